@@ -1,0 +1,229 @@
+"""The loop: one gradient a point, one trace, whatever the kernel and the account."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Bool, Key, PyTree, Scalar
+
+from relbo._parameters import split_per_step
+from relbo.kernels import Departure
+
+if TYPE_CHECKING:
+    from relbo.refinement import Refinement
+
+
+class RESULTS(eqx.Enumeration):
+    """How a walk ended."""
+
+    successful = ""
+    non_finite_start = (
+        "the log density or its gradient is not finite where the walk starts: check the model "
+        "there, or start the base elsewhere"
+    )
+    non_finite_gradient = (
+        "the log density or its gradient became non-finite on the way; the last good position "
+        "is kept: a smaller step size usually helps"
+    )
+    non_finite_position = (
+        "the last step left the finite numbers; the last good position is kept: a smaller "
+        "step size usually helps"
+    )
+
+
+class Walk(NamedTuple):
+    """Where T steps arrived."""
+
+    position: Array
+    log_q: Scalar
+    """What the steps add to log q."""
+    logdensity: Scalar
+    """At the last position evaluated: the final one where the account counts the reverse."""
+    result: RESULTS
+    one_to_one: Bool[Array, ""]
+
+
+class _Evaluation(NamedTuple):
+    logdensity: Scalar
+    score: Array
+    base_score: Array | None
+
+    def tempered(self, inverse_temperature: Scalar) -> Array:
+        if self.base_score is None:
+            return self.score
+        return inverse_temperature * self.score + (1 - inverse_temperature) * self.base_score
+
+    @property
+    def is_finite(self) -> Bool[Array, ""]:
+        return jnp.isfinite(self.logdensity) & jnp.all(jnp.isfinite(self.score))
+
+
+class _Carry(NamedTuple):
+    position: Array
+    memory: PyTree
+    log_q: Scalar
+    logdensity: Scalar
+    last_good: Array
+    result: RESULTS
+    one_to_one: Bool[Array, ""]
+
+
+class _Step(NamedTuple):
+    """What changes from one turn of the loop to the next."""
+
+    turn: Array
+    key: Key[Array, ""]
+    behind: PyTree
+    """The part of the kernel that changes with the step, of the step being completed."""
+    ahead: PyTree
+    """The same of the step about to be taken."""
+    temperature_behind: Scalar
+    temperature_ahead: Scalar
+
+
+def walk(
+    refinement: "Refinement",
+    key: Key[Array, ""],
+    position: Array,
+    logdensity_fn: Callable[[Array], Scalar],
+    base_logdensity_fn: Callable[[Array], Scalar],
+) -> Walk:
+    """Walks T steps from `position` (`[d]`, or `[k, d]` for interacting particles).
+
+    A turn of the loop evaluates the point where the walk stands, completes the step that led
+    there and takes the next one. So every point is evaluated once and the density is traced
+    once, at the price of the first turn completing nothing and, where the account needs the
+    score at the end, a last turn that takes no step.
+    """
+    kernel, entropy = refinement.kernel, refinement.entropy
+    num_moves = refinement.num_steps * kernel.evaluations_per_step
+    changing, constant = split_per_step(kernel)
+    init_key, key = jr.split(key)
+    evaluate = _evaluator(refinement, logdensity_fn, base_logdensity_fn)
+
+    def turn(carry: _Carry, step: _Step) -> tuple[_Carry, None]:
+        behind = eqx.combine(constant, step.behind)
+        ahead = eqx.combine(constant, step.ahead)
+        move_key, probe_key = jr.split(step.key)
+
+        def leave(at: Array) -> tuple[Array, tuple[_Evaluation, Scalar, Departure]]:
+            evaluation = evaluate(at)
+            score = evaluation.tempered(step.temperature_behind)
+            arrived = behind.arrive(at, score, carry.memory)
+            memory = _where(step.turn > 0, arrived.memory, carry.memory)
+            score = evaluation.tempered(step.temperature_ahead)
+            departure = ahead.depart(move_key, at, score, memory)
+            return departure.position, (evaluation, arrived.log_reverse, departure)
+
+        left = entropy.leave(probe_key, leave, carry.position)
+        evaluation, log_reverse, departure = left.kept
+        alive = (carry.result == RESULTS.successful) & evaluation.is_finite
+        arrives = alive & (step.turn > 0)
+        moves = alive & (step.turn < num_moves)
+        log_q = carry.log_q
+        if entropy.counts_reverse:
+            log_q = log_q - jnp.where(arrives, log_reverse, 0.0)
+        if entropy.counts_forward:
+            log_q = log_q + jnp.where(moves, departure.log_forward, 0.0)
+        if entropy.counts_volume:
+            log_q = log_q - jnp.where(moves, left.log_volume, 0.0)
+        stays = jnp.where(alive, carry.position, carry.last_good)
+        return _Carry(
+            position=jnp.where(moves, departure.position, stays),
+            memory=_where(moves, departure.memory, carry.memory),
+            log_q=log_q,
+            logdensity=jnp.where(alive, evaluation.logdensity, carry.logdensity),
+            last_good=stays,
+            result=_after_evaluation(carry.result, evaluation.is_finite, step.turn),
+            one_to_one=carry.one_to_one & left.one_to_one,
+        ), None
+
+    zero = jnp.zeros((), position.dtype)
+    start = _Carry(
+        position=position,
+        memory=kernel.init(init_key, position),
+        log_q=zero,
+        logdensity=zero,
+        last_good=position,
+        result=RESULTS.successful,
+        one_to_one=jnp.array(True),
+    )
+    if refinement.remat:
+        turn = jax.checkpoint(turn, prevent_cse=False)
+    num_turns = num_moves + int(entropy.counts_reverse)
+    steps = _steps(refinement, changing, key, num_turns, position.dtype)
+    end, _ = jax.lax.scan(turn, start, steps)
+    return _end(end)
+
+
+def _evaluator(
+    refinement: "Refinement",
+    logdensity_fn: Callable[[Array], Scalar],
+    base_logdensity_fn: Callable[[Array], Scalar],
+) -> Callable[[Array], _Evaluation]:
+    def evaluate_one(position: Array) -> _Evaluation:
+        logdensity, score = jax.value_and_grad(logdensity_fn)(position)
+        if refinement.anneal is None:
+            return _Evaluation(logdensity, score, None)
+        return _Evaluation(logdensity, score, jax.grad(base_logdensity_fn)(position))
+
+    def evaluate_together(position: Array) -> _Evaluation:
+        each = jax.vmap(evaluate_one)(position)
+        return each._replace(logdensity=jnp.sum(each.logdensity))
+
+    return evaluate_together if refinement.kernel.interacting else evaluate_one
+
+
+def _steps(
+    refinement: "Refinement",
+    changing: PyTree,
+    key: Key[Array, ""],
+    num_turns: int,
+    dtype: jnp.dtype,
+) -> _Step:
+    turns = jnp.arange(num_turns)
+    ahead = turns // refinement.kernel.evaluations_per_step
+    behind = jnp.maximum(turns - 1, 0) // refinement.kernel.evaluations_per_step
+
+    def schedule(values: Array, index: Array) -> Array:
+        # Steps beyond the end of a schedule hold its last value.
+        return values[jnp.minimum(index, values.shape[0] - 1)]
+
+    temperatures = (
+        jnp.ones(1, dtype)
+        if refinement.anneal is None
+        else refinement.anneal.inverse_temperatures.astype(dtype)
+    )
+    return _Step(
+        turn=turns,
+        key=jr.split(key, num_turns),
+        behind=jax.tree.map(lambda v: schedule(v, behind), changing),
+        ahead=jax.tree.map(lambda v: schedule(v, ahead), changing),
+        temperature_behind=schedule(temperatures, behind),
+        temperature_ahead=schedule(temperatures, ahead),
+    )
+
+
+def _after_evaluation(result: RESULTS, is_finite: Bool[Array, ""], turn: Array) -> RESULTS:
+    failure = RESULTS.where(turn == 0, RESULTS.non_finite_start, RESULTS.non_finite_gradient)
+    fails = (result == RESULTS.successful) & ~is_finite
+    return RESULTS.where(fails, failure, result)
+
+
+def _end(end: _Carry) -> Walk:
+    is_finite = jnp.all(jnp.isfinite(end.position))
+    fails = (end.result == RESULTS.successful) & ~is_finite
+    return Walk(
+        position=jnp.where(is_finite, end.position, end.last_good),
+        log_q=end.log_q,
+        logdensity=end.logdensity,
+        result=RESULTS.where(fails, RESULTS.non_finite_position, end.result),
+        one_to_one=end.one_to_one,
+    )
+
+
+def _where(condition: Bool[Array, ""], then: PyTree, otherwise: PyTree) -> PyTree:
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), then, otherwise)

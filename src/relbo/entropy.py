@@ -1,0 +1,245 @@
+"""What stands for log q(z_T): one class an account."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Bool, Float, Key, PyTree, Scalar
+
+from relbo.bases import AbstractBase
+
+Leave = Callable[[Array], tuple[Array, Any]]
+"""Maps a position to the position after a step, and anything else to be kept of the step."""
+
+
+class Left(NamedTuple):
+    """A step taken under an account."""
+
+    kept: Any
+    log_volume: Scalar
+    """log abs det of the step's Jacobian, 0 where the account does not ask for it."""
+    one_to_one: Bool[Array, ""]
+    """False where the Jacobian was seen to change its orientation: the step folds space."""
+
+
+class AbstractEntropy(eqx.Module):
+    r"""What stands for $\log q(z_T)$.
+
+    Every account starts somewhere in the base, adds up to three terms a step, and ends. The
+    flags say which terms: they are all that the rest of the library knows about an account,
+    and whether the objective is a bound is read off them in `relbo.bound`.
+    """
+
+    counts_forward: eqx.AbstractClassVar[bool]
+    """Adds the log density of each move."""
+    counts_reverse: eqx.AbstractClassVar[bool]
+    """Subtracts the log density of each move back."""
+    counts_volume: eqx.AbstractClassVar[bool]
+    """Subtracts the log volume of each move."""
+    redraws: eqx.AbstractClassVar[bool]
+    """Draws the position afresh at the end, from a density that is then exact."""
+
+    @abstractmethod
+    def start(self, key: Key[Array, ""], base: AbstractBase) -> tuple[PyTree, Scalar]:
+        """Where the first step leaves from, and log q so far."""
+
+    @abstractmethod
+    def leave(self, key: Key[Array, ""], leave_fn: Leave, position: Array) -> Left:
+        """Takes a step and measures its volume where the account needs it."""
+
+    @abstractmethod
+    def finish(
+        self, key: Key[Array, ""], base: AbstractBase, position: PyTree, log_q: Scalar
+    ) -> tuple[PyTree, Scalar]:
+        """The refined position and its log q, given where the last step arrived."""
+
+
+def _leave_plainly(self: Any, key: Key[Array, ""], leave_fn: Leave, position: Array) -> Left:
+    _, kept = leave_fn(position)
+    return Left(kept, jnp.zeros((), position.dtype), jnp.array(True))
+
+
+class AbstractPathEntropy(AbstractEntropy):
+    """An account that starts from a draw of the base and follows it to the end."""
+
+    redraws: ClassVar[bool] = False
+
+    def start(self, key: Key[Array, ""], base: AbstractBase) -> tuple[PyTree, Scalar]:
+        return base.sample(key)
+
+    def finish(
+        self, key: Key[Array, ""], base: AbstractBase, position: PyTree, log_q: Scalar
+    ) -> tuple[PyTree, Scalar]:
+        return position, log_q
+
+
+class Particle(AbstractPathEntropy):
+    r"""The base's density where the path began (VIS-P; paper, section 3.2).
+
+    $$\log q(z_T) := \log q_0(z_0)$$
+
+    **A surrogate, not a bound**: the volume that the steps contract is not paid for, so that
+    the objective may exceed the evidence by any amount. A good optimiser all the same. On
+    `FokkerPlanckFlow` it is the paper's Fokker-Planck account (VIS-FP).
+    """
+
+    counts_forward: ClassVar[bool] = False
+    counts_reverse: ClassVar[bool] = False
+    counts_volume: ClassVar[bool] = False
+    leave = _leave_plainly
+
+
+class MonteCarlo(AbstractPathEntropy):
+    r"""The density of the whole path (VIS-MC; paper, section 3.2).
+
+    $$\log q(z_T) := \log q_0(z_0) + \sum_t \log N(z_t;\, z_{t-1} + \eta g,\, 2\eta I)$$
+
+    **A surrogate, not a bound**: it is the density of $z_{0:T}$, and nothing accounts for the
+    $z_{0:T-1}$ in the target. `ReverseKernel` does.
+    """
+
+    counts_forward: ClassVar[bool] = True
+    counts_reverse: ClassVar[bool] = False
+    counts_volume: ClassVar[bool] = False
+    leave = _leave_plainly
+
+
+class ReverseKernel(AbstractPathEntropy):
+    r"""The density of the path over that of the path back.
+
+    $$\log q(z_T) := \log q_0(z_0) + \sum_t \left[ \log K(z_t \mid z_{t-1})
+      - \log r(z_{t-1} \mid z_t) \right]$$
+
+    with $r$ the same kernel run backwards. **A bound**: the target is extended by $r$ to the
+    whole path, where the evidence is the same. Not in the paper.
+
+    References:
+        Salimans, Kingma and Welling, Markov chain Monte Carlo and variational inference:
+        bridging the gap, 2015.
+    """
+
+    counts_forward: ClassVar[bool] = True
+    counts_reverse: ClassVar[bool] = True
+    counts_volume: ClassVar[bool] = False
+    leave = _leave_plainly
+
+
+class Gaussian(AbstractEntropy):
+    r"""A fresh draw around the refined point (VIS-G; paper, section 3.2).
+
+    The steps carry the base's centre (or a draw of it) to $m_T$; then
+    $z \sim N(m_T, \sigma_\phi)$ is drawn afresh and its density is used. For a base that is not
+    Gaussian it is the base's own shape, moved to $m_T$.
+
+    **A bound**, both ways: given the path, the density of z is exact, and a conditional
+    density's entropy is at most the marginal's. (Evaluating $N(z_T, \sigma)$ at its own centre,
+    as the paper's released code does, is not.)
+
+    Args:
+        start_from: `"mean"` or `"draw"` (as the paper has it). From the mean, a deterministic
+            kernel's path is the same for every draw and is computed once.
+    """
+
+    start_from: Literal["mean", "draw"] = eqx.field(static=True)
+    counts_forward: ClassVar[bool] = False
+    counts_reverse: ClassVar[bool] = False
+    counts_volume: ClassVar[bool] = False
+    redraws: ClassVar[bool] = True
+    leave = _leave_plainly
+
+    def __init__(self, start_from: Literal["mean", "draw"] = "mean"):
+        if start_from not in ("mean", "draw"):
+            raise ValueError(f'start_from: expected "mean" or "draw", got {start_from!r}')
+        self.start_from = start_from
+
+    def start(self, key: Key[Array, ""], base: AbstractBase) -> tuple[PyTree, Scalar]:
+        position = base.centre if self.start_from == "mean" else base.sample(key)[0]
+        return position, jnp.zeros(())
+
+    def finish(
+        self, key: Key[Array, ""], base: AbstractBase, position: PyTree, log_q: Scalar
+    ) -> tuple[PyTree, Scalar]:
+        draw, log_prob = base.sample(key)
+        moved = jax.tree.map(lambda m, z, c: m + (z - c), position, draw, base.centre)
+        return moved, log_prob
+
+
+class ChangeOfVariables(AbstractPathEntropy):
+    r"""The base's density carried along by a deterministic flow (VIS-D; paper, section 3.2).
+
+    $$\log q(z_T) := \log q_0(z_0) - \sum_t \log \left| \det \frac{dz_t}{dz_{t-1}} \right|$$
+
+    **A bound while the steps are one-to-one**, in the exact form: for `SGD`, while $\eta$ times
+    the largest eigenvalue of minus the Hessian stays below 1 wherever the base goes. Beyond
+    that it counts preimages. For interacting particles the determinant is that of all of them
+    jointly, in $Kd$ dimensions.
+
+    Above `max_exact_dimension` the log determinant is *estimated*, and the objective is no
+    bound: with $J = I + A$ and random signs $v$, by
+
+    $$\sum_{k=1}^{n} \frac{(-1)^{k+1}}{k}\, v^\top A^k v,$$
+
+    whose mean misses $\sum_{k>n} (-1)^{k+1} \operatorname{tr}(A^k)/k$, at most
+    $d\, \rho^{n+1} / ((n+1)(1-\rho))$ in size where $\rho < 1$ is the spectral radius of $A$.
+    For a contracting flow (a concave log density) the estimate is too high, and so is the
+    objective.
+
+    Args:
+        max_exact_dimension: the largest dimension for the exact determinant.
+        num_terms: n.
+        num_probes: how many vectors v to average over.
+    """
+
+    max_exact_dimension: int = eqx.field(static=True)
+    num_terms: int = eqx.field(static=True)
+    num_probes: int = eqx.field(static=True)
+    counts_forward: ClassVar[bool] = False
+    counts_reverse: ClassVar[bool] = False
+    counts_volume: ClassVar[bool] = True
+
+    def __init__(
+        self, max_exact_dimension: int = 64, *, num_terms: int = 8, num_probes: int = 1
+    ):
+        if max_exact_dimension < 0 or num_terms < 1 or num_probes < 1:
+            raise ValueError(
+                "ChangeOfVariables: expected max_exact_dimension >= 0, num_terms >= 1 and "
+                f"num_probes >= 1, got {max_exact_dimension}, {num_terms}, {num_probes}"
+            )
+        self.max_exact_dimension = max_exact_dimension
+        self.num_terms = num_terms
+        self.num_probes = num_probes
+
+    def is_exact(self, dimension: int) -> bool:
+        return dimension <= self.max_exact_dimension
+
+    def leave(self, key: Key[Array, ""], leave_fn: Leave, position: Array) -> Left:
+        def flat_leave(flat: Float[Array, " n"]) -> tuple[Float[Array, " n"], Any]:
+            moved, kept = leave_fn(flat.reshape(position.shape))
+            return moved.reshape(-1), kept
+
+        flat = position.reshape(-1)
+        if self.is_exact(flat.shape[0]):
+            jacobian, kept = jax.jacfwd(flat_leave, has_aux=True)(flat)
+            sign, log_volume = jnp.linalg.slogdet(jacobian)
+            return Left(kept, log_volume, sign > 0)
+        _, tangent_fn, kept = jax.linearize(flat_leave, flat, has_aux=True)
+        log_volume = self._estimate(key, tangent_fn, flat)
+        return Left(kept, log_volume, jnp.array(True))
+
+    def _estimate(
+        self, key: Key[Array, ""], tangent_fn: Callable[[Array], Array], like: Array
+    ) -> Scalar:
+        def one_probe(probe: Array) -> Scalar:
+            def add_term(power: Array, k: Array) -> tuple[Array, Scalar]:
+                power = tangent_fn(power) - power
+                return power, jnp.where(k % 2 == 1, 1, -1) / k * jnp.vdot(probe, power)
+
+            _, terms = jax.lax.scan(add_term, probe, jnp.arange(1, self.num_terms + 1))
+            return jnp.sum(terms)
+
+        probes = jr.rademacher(key, (self.num_probes, like.shape[0]), like.dtype)
+        return jnp.mean(jax.vmap(one_probe)(probes))

@@ -1,0 +1,113 @@
+"""Hamiltonian moves: a momentum beside the position."""
+
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Float, Key, PyTree, Scalar
+
+from relbo._parameters import Positive
+from relbo.bases import standard_normal_logdensity
+from relbo.kernels._kernel import AbstractKernel, Arrival, Departure, Noise, Position
+
+
+class Underdamped(AbstractKernel):
+    r"""Leapfrog steps with partial refreshment of the momentum.
+
+    $$\rho \leftarrow \gamma \rho + \sqrt{1-\gamma^2}\, \xi, \quad
+      \rho \leftarrow \rho + \tfrac{\epsilon}{2} g(z), \quad
+      z \leftarrow z + \epsilon \rho, \quad
+      \rho \leftarrow \rho + \tfrac{\epsilon}{2} g(z)$$
+
+    With `damping=0` and several leapfrogs this is an unadjusted HMC move; with one leapfrog it
+    is `SGLD` with step size $\epsilon^2/2$. A metric in the coordinates of the position is the
+    same as one step size a coordinate: the momentum is kept standard normal, and
+    $\epsilon_i = \epsilon \sqrt{G_i}$.
+
+    Args:
+        step_size: $\epsilon$; a number, one a coordinate, or either inside `PerStep`.
+        damping: $\gamma$ in [0, 1): how much of the momentum a refreshment keeps. Zero stands
+            for full refreshment and is not learned; may be `PerStep`.
+        metric: $G$, the inverse mass, one positive number a coordinate; `None` for ones.
+        num_leapfrogs: leapfrogs between two refreshments.
+
+    Example:
+        >>> kernel = Underdamped(step_size=0.1, damping=0.9)
+
+    References:
+        Neal, MCMC using Hamiltonian dynamics, 2011; Geffner and Domke, MCMC variational
+        inference via uncorrected Hamiltonian annealing, 2021.
+    """
+
+    step_size: Positive
+    damping: Positive | None
+    metric: Positive | None
+    num_leapfrogs: int = eqx.field(static=True)
+    noise: ClassVar[Noise] = "momentum"
+    interacting: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        step_size: Any = 0.1,
+        damping: Any = 0.9,
+        *,
+        metric: Any = None,
+        num_leapfrogs: int = 1,
+    ):
+        if num_leapfrogs < 1:
+            raise ValueError(f"num_leapfrogs: expected at least 1, got {num_leapfrogs}")
+        is_zero = isinstance(damping, int | float) and damping == 0
+        self.step_size = Positive.of(step_size, name="step_size")
+        self.damping = None if is_zero else Positive.of(damping, upper=1.0, name="damping")
+        self.metric = None if metric is None else Positive.of(metric, name="metric")
+        self.num_leapfrogs = num_leapfrogs
+
+    @property
+    def reversible(self) -> bool:
+        return True
+
+    @property
+    def evaluations_per_step(self) -> int:
+        return self.num_leapfrogs
+
+    def init(self, key: Key[Array, ""], position: Position) -> PyTree:
+        return jr.normal(key, position.shape, position.dtype), jnp.zeros((), jnp.int32)
+
+    def depart(
+        self, key: Key[Array, ""], position: Position, score: Position, memory: PyTree
+    ) -> Departure:
+        momentum, leapfrogs = memory
+        fresh = self._refresh(key, momentum)
+        log_forward = standard_normal_logdensity(fresh)
+        if self.num_leapfrogs > 1:
+            starts = leapfrogs % self.num_leapfrogs == 0
+            fresh = jnp.where(starts, fresh, momentum)
+            log_forward = jnp.where(starts, log_forward, 0.0)
+        step_size = self._scaled_step_size()
+        half_kicked = fresh + 0.5 * step_size * score
+        moved = position + step_size * half_kicked
+        return Departure(moved, (half_kicked, leapfrogs + 1), log_forward)
+
+    def arrive(self, position: Position, score: Position, memory: PyTree) -> Arrival:
+        momentum, leapfrogs = memory
+        momentum = momentum + 0.5 * self._scaled_step_size() * score
+        # The refreshments leave N(0, I) invariant, so that the ratio of the two path densities
+        # telescopes into the kinetic energies at both ends of each trajectory.
+        log_reverse = standard_normal_logdensity(momentum)
+        if self.num_leapfrogs > 1:
+            ends = leapfrogs % self.num_leapfrogs == 0
+            log_reverse = jnp.where(ends, log_reverse, 0.0)
+        return Arrival((momentum, leapfrogs), log_reverse)
+
+    def _refresh(self, key: Key[Array, ""], momentum: Position) -> Position:
+        noise = jr.normal(key, momentum.shape, momentum.dtype)
+        if self.damping is None:
+            return noise
+        damping = self.damping.value
+        return damping * momentum + jnp.sqrt((1 - damping) * (1 + damping)) * noise
+
+    def _scaled_step_size(self) -> Float[Array, " d"] | Scalar:
+        if self.metric is None:
+            return self.step_size.value
+        return self.step_size.value * jnp.sqrt(self.metric.value)
