@@ -1,6 +1,6 @@
 """Numbers that a gradient may move but that must keep their sign."""
 
-from typing import Any, Self
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -73,7 +73,7 @@ class Positive(eqx.Module):
         """The length of the schedule, `None` where one value serves every step."""
         return jax.tree.leaves(self.raw)[0].shape[0] if self.per_step else None
 
-    def with_value(self, value: PyTree) -> Self:
+    def with_value(self, value: PyTree) -> "Positive":
         """The same parameter somewhere else; `value` has the structure of `self.value`."""
         return eqx.tree_at(lambda p: p.raw, self, jax.tree.map(self._unconstrain, value))
 

@@ -10,7 +10,7 @@ import jax.random as jr
 from jaxtyping import Array, Bool, Key, PyTree, Scalar
 
 from relbo._parameters import split_per_step
-from relbo.kernels import Departure
+from relbo.kernels import AbstractKernel, Departure
 
 if TYPE_CHECKING:
     from relbo.refinement import Refinement
@@ -28,6 +28,7 @@ class RESULTS(eqx.Enumeration):
         "the log density or its gradient became non-finite on the way; the last good position "
         "is kept: a smaller step size usually helps"
     )
+    non_finite_objective = "the objective is not a number where the walk ended"
     non_finite_position = (
         "the last step left the finite numbers; the last good position is kept: a smaller "
         "step size usually helps"
@@ -75,7 +76,8 @@ class _Step(NamedTuple):
     """What changes from one turn of the loop to the next."""
 
     turn: Array
-    key: Key[Array, ""]
+    noise: Array | None
+    probe_key: Key[Array, ""] | None
     behind: PyTree
     """The part of the kernel that changes with the step, of the step being completed."""
     ahead: PyTree
@@ -101,13 +103,13 @@ def walk(
     kernel, entropy = refinement.kernel, refinement.entropy
     num_moves = refinement.num_steps * kernel.evaluations_per_step
     changing, constant = split_per_step(kernel)
-    init_key, key = jr.split(key)
+    noise_key, probe_key = jr.split(key)
+    noise = _noise(kernel, noise_key, num_moves, position)
     evaluate = _evaluator(refinement, logdensity_fn, base_logdensity_fn)
 
     def turn(carry: _Carry, step: _Step) -> tuple[_Carry, None]:
         behind = eqx.combine(constant, step.behind)
         ahead = eqx.combine(constant, step.ahead)
-        move_key, probe_key = jr.split(step.key)
 
         def leave(at: Array) -> tuple[Array, tuple[_Evaluation, Scalar, Departure]]:
             evaluation = evaluate(at)
@@ -115,10 +117,10 @@ def walk(
             arrived = behind.arrive(at, score, carry.memory)
             memory = _where(step.turn > 0, arrived.memory, carry.memory)
             score = evaluation.tempered(step.temperature_ahead)
-            departure = ahead.depart(move_key, at, score, memory)
+            departure = ahead.depart(step.noise, at, score, memory)
             return departure.position, (evaluation, arrived.log_reverse, departure)
 
-        left = entropy.leave(probe_key, leave, carry.position)
+        left = entropy.leave(step.probe_key, leave, carry.position)
         evaluation, log_reverse, departure = left.kept
         alive = (carry.result == RESULTS.successful) & evaluation.is_finite
         arrives = alive & (step.turn > 0)
@@ -144,7 +146,7 @@ def walk(
     zero = jnp.zeros((), position.dtype)
     start = _Carry(
         position=position,
-        memory=kernel.init(init_key, position),
+        memory=kernel.init(None if noise is None else noise[0], position),
         log_q=zero,
         logdensity=zero,
         last_good=position,
@@ -154,7 +156,10 @@ def walk(
     if refinement.remat:
         turn = jax.checkpoint(turn, prevent_cse=False)
     num_turns = num_moves + int(entropy.counts_reverse)
-    steps = _steps(refinement, changing, key, num_turns, position.dtype)
+    steps = _steps(refinement, changing, num_turns, position.dtype)._replace(
+        noise=None if noise is None else noise[1 : num_turns + 1],
+        probe_key=jr.split(probe_key, num_turns) if entropy.counts_volume else None,
+    )
     end, _ = jax.lax.scan(turn, start, steps)
     return _end(end)
 
@@ -177,10 +182,21 @@ def _evaluator(
     return evaluate_together if refinement.kernel.interacting else evaluate_one
 
 
+def _noise(
+    kernel: AbstractKernel, key: Key[Array, ""], num_moves: int, position: Array
+) -> Array | None:
+    """All the noise of a walk in one draw: one for the start, one a move, one never used.
+
+    Drawn outside the loop it compiles to one generator, and runs as one vectorised call.
+    """
+    if kernel.randomness == "none":
+        return None
+    return jr.normal(key, (num_moves + 2, *position.shape), position.dtype)
+
+
 def _steps(
     refinement: "Refinement",
     changing: PyTree,
-    key: Key[Array, ""],
     num_turns: int,
     dtype: jnp.dtype,
 ) -> _Step:
@@ -199,7 +215,8 @@ def _steps(
     )
     return _Step(
         turn=turns,
-        key=jr.split(key, num_turns),
+        noise=None,
+        probe_key=None,
         behind=jax.tree.map(lambda v: schedule(v, behind), changing),
         ahead=jax.tree.map(lambda v: schedule(v, ahead), changing),
         temperature_behind=schedule(temperatures, behind),

@@ -48,7 +48,7 @@ class AbstractEntropy(eqx.Module):
         """Where the first step leaves from, and log q so far."""
 
     @abstractmethod
-    def leave(self, key: Key[Array, ""], leave_fn: Leave, position: Array) -> Left:
+    def leave(self, key: Any, leave_fn: Leave, position: Array) -> Left:
         """Takes a step and measures its volume where the account needs it."""
 
     @abstractmethod
@@ -58,7 +58,7 @@ class AbstractEntropy(eqx.Module):
         """The refined position and its log q, given where the last step arrived."""
 
 
-def _leave_plainly(self: Any, key: Key[Array, ""], leave_fn: Leave, position: Array) -> Left:
+def _leave_plainly(self: Any, key: Any, leave_fn: Leave, position: Array) -> Left:
     _, kept = leave_fn(position)
     return Left(kept, jnp.zeros((), position.dtype), jnp.array(True))
 
@@ -216,7 +216,7 @@ class ChangeOfVariables(AbstractPathEntropy):
     def is_exact(self, dimension: int) -> bool:
         return dimension <= self.max_exact_dimension
 
-    def leave(self, key: Key[Array, ""], leave_fn: Leave, position: Array) -> Left:
+    def leave(self, key: Any, leave_fn: Leave, position: Array) -> Left:
         def flat_leave(flat: Float[Array, " n"]) -> tuple[Float[Array, " n"], Any]:
             moved, kept = leave_fn(flat.reshape(position.shape))
             return moved.reshape(-1), kept

@@ -98,8 +98,9 @@ def refined_objective(
             score = jax.vmap(score_fn) if interacting else score_fn
             logdensity = jnp.sum(score(refined.position))
         log_weight = logdensity - refined.log_q
-        usable = (refined.result == RESULTS.successful) & ~jnp.isnan(log_weight)
-        return jnp.where(usable, log_weight, -jnp.inf), refined.result
+        is_nan = (refined.result == RESULTS.successful) & jnp.isnan(log_weight)
+        result = RESULTS.where(is_nan, RESULTS.non_finite_objective, refined.result)
+        return jnp.where(result == RESULTS.successful, log_weight, -jnp.inf), result
 
     num_weights = num_systems if interacting else num_particles
     log_weights, result = jax.vmap(log_weight)(jr.split(key, num_weights))

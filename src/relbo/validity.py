@@ -98,12 +98,12 @@ def _volume_bound(entropy: AbstractEntropy, dimension: int | None) -> Bound:
 def check_pair(kernel: AbstractKernel, entropy: AbstractEntropy) -> None:
     """Raises `ValueError` for a kernel and an account that make no sense together."""
     kernel_name, account = type(kernel).__name__, type(entropy).__name__
-    if entropy.counts_volume and kernel.noise != "none":
+    if entropy.counts_volume and kernel.randomness != "none":
         raise ValueError(
             f"{account} needs a deterministic kernel, and {kernel_name} adds noise: use "
             f"ReverseKernel with {kernel_name}, or {account} with SGD"
         )
-    if entropy.counts_forward and kernel.noise == "none":
+    if entropy.counts_forward and kernel.randomness == "none":
         raise ValueError(
             f"{account} needs the density of a step, and {kernel_name} has no noise: use "
             f"ChangeOfVariables with {kernel_name}, or {account} with SGLD"
@@ -114,7 +114,11 @@ def check_pair(kernel: AbstractKernel, entropy: AbstractEntropy) -> None:
             f'of {kernel_name} depends on the path behind: use {kernel_name}(metric="local") '
             "or a constant metric, or SGLD"
         )
-    if entropy.counts_forward and not entropy.counts_reverse and kernel.noise != "position":
+    if (
+        entropy.counts_forward
+        and not entropy.counts_reverse
+        and kernel.randomness != "position"
+    ):
         raise ValueError(
             f"{account} needs the density of a position given the last, and {kernel_name} "
             f"has noise in its momentum only: use ReverseKernel with {kernel_name}, or "

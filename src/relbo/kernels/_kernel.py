@@ -1,16 +1,16 @@
 """The one contract of every kernel."""
 
 from abc import abstractmethod
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key, PyTree, Scalar
+from jaxtyping import Array, Float, PyTree, Scalar
 
 from relbo._parameters import Positive
 
 Position = Float[Array, " d"] | Float[Array, "k d"]
-Noise = Literal["none", "position", "momentum"]
+Randomness = Literal["none", "position", "momentum"]
 
 
 class Departure(NamedTuple):
@@ -35,16 +35,17 @@ class AbstractKernel(eqx.Module):
 
     A step from z to z' is told in two halves, so that whoever runs the kernel evaluates the
     gradient exactly once a point and hands it to both: `depart` leaves z knowing the score
-    there, `arrive` completes the step at z' knowing the score there. A kernel never computes
-    a gradient of the log density itself, and never knows about annealing, entropy accounts or
-    differentiation modes.
+    there, `arrive` completes the step at z' knowing the score there. The standard normal noise
+    is handed to it too, in the shape of the position (`None` to a kernel without randomness).
+    So a kernel is a plain function: it never computes a gradient of the log density, draws
+    nothing, and never knows about annealing, entropy accounts or differentiation modes.
 
     Positions are vectors `[d]`, or `[k, d]` for kernels whose particles interact; pytrees are
     ravelled before and unravelled after.
     """
 
     step_size: eqx.AbstractVar[Positive]
-    noise: eqx.AbstractClassVar[Noise]
+    randomness: eqx.AbstractClassVar[Randomness]
     """What is random in a step: nothing, the position itself, or a momentum beside it."""
     interacting: eqx.AbstractClassVar[bool]
     """Whether the step of one particle depends on the others."""
@@ -60,12 +61,12 @@ class AbstractKernel(eqx.Module):
         """How many gradients a step takes (more than one only for several leapfrogs)."""
 
     @abstractmethod
-    def init(self, key: Key[Array, ""], position: Position) -> PyTree:
+    def init(self, noise: Any, position: Position) -> PyTree:
         """The memory before the first step."""
 
     @abstractmethod
     def depart(
-        self, key: Key[Array, ""], position: Position, score: Position, memory: PyTree
+        self, noise: Any, position: Position, score: Position, memory: PyTree
     ) -> Departure:
         """Leaves `position`, where the log density has the gradient `score`."""
 
@@ -85,7 +86,7 @@ class AbstractOneGradientKernel(AbstractKernel):
 class AbstractDeterministicKernel(AbstractOneGradientKernel):
     """A kernel that moves along a field: no noise, no memory, nothing to do on arrival."""
 
-    noise: ClassVar[Noise] = "none"
+    randomness: ClassVar[Randomness] = "none"
 
     @property
     def reversible(self) -> bool:
@@ -95,11 +96,11 @@ class AbstractDeterministicKernel(AbstractOneGradientKernel):
     def drift(self, position: Position, score: Position) -> Position:
         """The field that a step follows for `step_size`."""
 
-    def init(self, key: Key[Array, ""], position: Position) -> PyTree:
+    def init(self, noise: None, position: Position) -> PyTree:
         return None
 
     def depart(
-        self, key: Key[Array, ""], position: Position, score: Position, memory: PyTree
+        self, noise: None, position: Position, score: Position, memory: PyTree
     ) -> Departure:
         moved = position + self.step_size.value * self.drift(position, score)
         return Departure(moved, memory, jnp.zeros((), position.dtype))

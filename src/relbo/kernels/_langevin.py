@@ -4,8 +4,7 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
-import jax.random as jr
-from jaxtyping import Array, Float, Key, PyTree, Scalar
+from jaxtyping import Array, Float, PyTree, Scalar
 
 from relbo._parameters import Positive
 from relbo.bases import LOG_2PI
@@ -14,8 +13,8 @@ from relbo.kernels._kernel import (
     AbstractOneGradientKernel,
     Arrival,
     Departure,
-    Noise,
     Position,
+    Randomness,
 )
 
 
@@ -55,7 +54,7 @@ class SGLD(AbstractOneGradientKernel):
     """
 
     step_size: Positive
-    noise: ClassVar[Noise] = "position"
+    randomness: ClassVar[Randomness] = "position"
     interacting: ClassVar[bool] = False
 
     def __init__(self, step_size: Any = 0.01):
@@ -65,13 +64,13 @@ class SGLD(AbstractOneGradientKernel):
     def reversible(self) -> bool:
         return True
 
-    def init(self, key: Key[Array, ""], position: Position) -> PyTree:
+    def init(self, noise: Position, position: Position) -> PyTree:
         return position
 
     def depart(
-        self, key: Key[Array, ""], position: Position, score: Position, memory: PyTree
+        self, noise: Position, position: Position, score: Position, memory: PyTree
     ) -> Departure:
-        moved, log_forward = langevin_move(key, position, score, self.step_size.value)
+        moved, log_forward = langevin_move(noise, position, score, self.step_size.value)
         return Departure(moved, position, log_forward)
 
     def arrive(self, position: Position, score: Position, memory: PyTree) -> Arrival:
@@ -109,7 +108,7 @@ class PSGLD(AbstractOneGradientKernel):
     metric: Positive | None
     decay: Positive | None
     damping: float = eqx.field(static=True)
-    noise: ClassVar[Noise] = "position"
+    randomness: ClassVar[Randomness] = "position"
     interacting: ClassVar[bool] = False
 
     def __init__(
@@ -137,12 +136,12 @@ class PSGLD(AbstractOneGradientKernel):
     def reversible(self) -> bool:
         return self.decay is None
 
-    def init(self, key: Key[Array, ""], position: Position) -> PyTree:
+    def init(self, noise: Position, position: Position) -> PyTree:
         # The running mean, the number of gradients in it, and the point behind.
         return jnp.zeros_like(position), jnp.zeros((), position.dtype), position
 
     def depart(
-        self, key: Key[Array, ""], position: Position, score: Position, memory: PyTree
+        self, noise: Position, position: Position, score: Position, memory: PyTree
     ) -> Departure:
         average, seen, _ = memory
         if self.decay is not None:
@@ -150,7 +149,7 @@ class PSGLD(AbstractOneGradientKernel):
             average = decay * average + (1 - decay) * jnp.square(score)
             seen = decay * seen + (1 - decay)
         step_size = self.step_size.value * self._metric(score, average, seen)
-        moved, log_forward = langevin_move(key, position, score, step_size)
+        moved, log_forward = langevin_move(noise, position, score, step_size)
         return Departure(moved, (average, seen, position), log_forward)
 
     def arrive(self, position: Position, score: Position, memory: PyTree) -> Arrival:
@@ -173,10 +172,9 @@ class PSGLD(AbstractOneGradientKernel):
 
 
 def langevin_move(
-    key: Key[Array, ""], position: Position, score: Position, step_size: Array
+    noise: Position, position: Position, score: Position, step_size: Array
 ) -> tuple[Position, Scalar]:
-    """Draws z' ~ N(z + eta g, covariance 2 eta) and returns it with its log density."""
-    noise = jr.normal(key, position.shape, position.dtype)
+    """Turns noise into z' ~ N(z + eta g, covariance 2 eta), with its log density."""
     moved = position + step_size * score + jnp.sqrt(2 * step_size) * noise
     return moved, _normal_logdensity(noise, 2 * step_size)
 

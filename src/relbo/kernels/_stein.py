@@ -4,8 +4,7 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-import jax.random as jr
-from jaxtyping import Array, Float, Key, PyTree, Scalar
+from jaxtyping import Array, Float, PyTree, Scalar
 
 from relbo._parameters import Positive
 from relbo.bases import LOG_2PI
@@ -14,8 +13,8 @@ from relbo.kernels._kernel import (
     AbstractOneGradientKernel,
     Arrival,
     Departure,
-    Noise,
     Position,
+    Randomness,
 )
 from relbo.kernels._rbf import optional_bandwidth, rbf
 
@@ -64,7 +63,7 @@ class SGLDR(AbstractOneGradientKernel):
 
     step_size: Positive
     bandwidth: Positive | None
-    noise: ClassVar[Noise] = "position"
+    randomness: ClassVar[Randomness] = "position"
     interacting: ClassVar[bool] = True
 
     def __init__(self, step_size: Any = 0.1, *, bandwidth: Any = None):
@@ -75,14 +74,13 @@ class SGLDR(AbstractOneGradientKernel):
     def reversible(self) -> bool:
         return True
 
-    def init(self, key: Key[Array, ""], position: Position) -> PyTree:
+    def init(self, noise: Position, position: Position) -> PyTree:
         return position
 
     def depart(
-        self, key: Key[Array, ""], position: Position, score: Position, memory: PyTree
+        self, noise: Position, position: Position, score: Position, memory: PyTree
     ) -> Departure:
         mean, root = self._move(position, score)
-        noise = jr.normal(key, position.shape, position.dtype)
         variance = self._variance(position)
         moved = mean + jnp.sqrt(variance) * (root @ noise)
         return Departure(moved, position, _correlated_logdensity(noise, root, variance))

@@ -4,12 +4,11 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
-import jax.random as jr
-from jaxtyping import Array, Float, Key, PyTree, Scalar
+from jaxtyping import Array, Float, PyTree, Scalar
 
 from relbo._parameters import Positive
 from relbo.bases import standard_normal_logdensity
-from relbo.kernels._kernel import AbstractKernel, Arrival, Departure, Noise, Position
+from relbo.kernels._kernel import AbstractKernel, Arrival, Departure, Position, Randomness
 
 
 class Underdamped(AbstractKernel):
@@ -44,7 +43,7 @@ class Underdamped(AbstractKernel):
     damping: Positive | None
     metric: Positive | None
     num_leapfrogs: int = eqx.field(static=True)
-    noise: ClassVar[Noise] = "momentum"
+    randomness: ClassVar[Randomness] = "momentum"
     interacting: ClassVar[bool] = False
 
     def __init__(
@@ -71,14 +70,14 @@ class Underdamped(AbstractKernel):
     def evaluations_per_step(self) -> int:
         return self.num_leapfrogs
 
-    def init(self, key: Key[Array, ""], position: Position) -> PyTree:
-        return jr.normal(key, position.shape, position.dtype), jnp.zeros((), jnp.int32)
+    def init(self, noise: Position, position: Position) -> PyTree:
+        return noise, jnp.zeros((), jnp.int32)
 
     def depart(
-        self, key: Key[Array, ""], position: Position, score: Position, memory: PyTree
+        self, noise: Position, position: Position, score: Position, memory: PyTree
     ) -> Departure:
         momentum, leapfrogs = memory
-        fresh = self._refresh(key, momentum)
+        fresh = self._refresh(noise, momentum)
         log_forward = standard_normal_logdensity(fresh)
         if self.num_leapfrogs > 1:
             starts = leapfrogs % self.num_leapfrogs == 0
@@ -100,8 +99,7 @@ class Underdamped(AbstractKernel):
             log_reverse = jnp.where(ends, log_reverse, 0.0)
         return Arrival((momentum, leapfrogs), log_reverse)
 
-    def _refresh(self, key: Key[Array, ""], momentum: Position) -> Position:
-        noise = jr.normal(key, momentum.shape, momentum.dtype)
+    def _refresh(self, noise: Position, momentum: Position) -> Position:
         if self.damping is None:
             return noise
         damping = self.damping.value

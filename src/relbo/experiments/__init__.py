@@ -1,0 +1,47 @@
+"""One file for each figure or table of the paper.
+
+An experiment is a module with a function `run(directory, options) -> Outcome`, and one line in
+`EXPERIMENTS`.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal, NamedTuple
+
+Protocol = Literal["paper", "sound"]
+
+
+class Experiment(NamedTuple):
+    """Where an experiment lives; it is imported when it is run and no sooner."""
+
+    module: str
+    summary: str
+
+
+class Options(NamedTuple):
+    """What the command line asks of an experiment."""
+
+    protocols: tuple[Protocol, ...] = ("sound",)
+    quick: bool = False
+    """Fewer seeds and shorter training: to look at, not to quote."""
+    num_seeds: int | None = None
+    """`None` for the experiment's own number."""
+    command: str = ""
+    """What was typed, for the record."""
+
+
+class Outcome(NamedTuple):
+    """What an experiment left behind."""
+
+    metrics: Path
+    figures: tuple[Path, ...]
+
+
+EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
+    {
+        "funnel": Experiment(
+            "relbo.experiments.funnel", "a 2-D funnel: refined guides against log Z = 0"
+        ),
+    }
+)

@@ -1,0 +1,38 @@
+"""The funnel: a density whose width changes faster than any Gaussian can follow."""
+
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Float, Key, Scalar
+
+FUNNEL_SCALE = 1.35
+"""The standard deviation of z1, the logarithm of the funnel's width."""
+
+_LOG_2PI = 1.8378770664093453
+
+
+def funnel_logdensity(position: Float[Array, "2"]) -> Scalar:
+    r"""The log density of the two-dimensional funnel (paper, section 5.1).
+
+    $$z_1 \sim N(0, 1.35), \qquad z_2 \sim N(0, e^{z_1})$$
+
+    with standard deviations as second arguments. It is normalised: log Z = 0 exactly.
+
+    Args:
+        position: (z1, z2).
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> round(float(funnel_logdensity(jnp.zeros(2))), 4)
+        -2.138
+    """
+    log_width, across = position[0], position[1]
+    # Scaling before squaring keeps the neck, where the width is tiny, inside float32.
+    squares = jnp.square(log_width / FUNNEL_SCALE) + jnp.square(across * jnp.exp(-log_width))
+    return -0.5 * squares - jnp.log(FUNNEL_SCALE) - log_width - _LOG_2PI
+
+
+def funnel_sample(key: Key[Array, ""]) -> Float[Array, "2"]:
+    """An exact draw, for comparison."""
+    noise = jr.normal(key, (2,))
+    log_width = FUNNEL_SCALE * noise[0]
+    return jnp.stack([log_width, jnp.exp(log_width) * noise[1]])
