@@ -10,9 +10,10 @@ import jax.random as jr
 import optax
 from jaxtyping import Array, Float, Key, PyTree, Scalar
 
+from relbo._walk import RESULTS
 from relbo.bases import AbstractBase
 from relbo.objective import refined_objective
-from relbo.refinement import Refinement
+from relbo.refinement import Refined, Refinement
 
 LogDensity = Callable[[PyTree], Scalar]
 
@@ -25,9 +26,9 @@ class Guide(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """A fit from S seeds; every array of the guide has a leading axis S."""
+    """A fit from S seeds; every array of a guide has a leading axis S."""
 
-    guide: Guide
+    guides: Guide
     losses: Float[Array, "seeds iterations"]
 
 
@@ -35,6 +36,8 @@ class Evaluation(NamedTuple):
     """What fresh draws say of a guide, one number a seed."""
 
     objective: Float[Array, " seeds"]
+    variance: PyTree
+    """Of the refined position, coordinate by coordinate."""
     failed: Float[Array, " seeds"]
     """The share of walks that failed."""
     folded: Float[Array, " seeds"]
@@ -49,11 +52,18 @@ def fit_seeds(
     *,
     num_iterations: int,
     num_draws: int,
+    snapshot: int | None = None,
 ) -> Fit:
     """Maximises the refined objective of `guide` once for each key.
 
-    The draws of an iteration depend on the key and the number of the iteration alone, so that
-    a shorter fit is the beginning of a longer one.
+    Args:
+        keys: one a seed.
+        guide: where every seed starts from.
+        logdensity_fn: log p(x, z).
+        optimiser: updates what is inexact in the guide.
+        num_iterations: how many updates.
+        num_draws: draws an update.
+        snapshot: return the guides after this many updates instead of after the last.
     """
     params, static = eqx.partition(guide, eqx.is_inexact_array)
     # A batch of draws may hold one that failed; such an update is left out.
@@ -66,15 +76,19 @@ def fit_seeds(
         )
         return -objective.value
 
-    def fit(key: Key[Array, ""]) -> tuple[PyTree, Array]:
-        def update(carry: tuple[PyTree, PyTree], iteration: Array) -> tuple[tuple, Scalar]:
-            params, state = carry
-            loss, grads = jax.value_and_grad(loss_fn)(params, jr.fold_in(key, iteration))
-            updates, state = optimiser.update(grads, state, params)
-            return (optax.apply_updates(params, updates), state), loss
+    def update(carry: tuple[PyTree, PyTree], key: Key[Array, ""]) -> tuple[tuple, tuple]:
+        params, state = carry
+        loss, grads = jax.value_and_grad(loss_fn)(params, key)
+        updates, state = optimiser.update(grads, state, params)
+        params = optax.apply_updates(params, updates)
+        return (params, state), (loss, None if snapshot is None else params)
 
+    def fit(key: Key[Array, ""]) -> tuple[PyTree, Array]:
         start = (params, optimiser.init(params))
-        (end, _), losses = jax.lax.scan(update, start, jnp.arange(num_iterations))
+        (end, _), (losses, history) = jax.lax.scan(update, start, jr.split(key, num_iterations))
+        if snapshot is not None:
+            last = snapshot - 1
+            end = jax.tree.map(lambda leaf: leaf[last], history)
         return end, losses
 
     end, losses = jax.jit(jax.vmap(fit))(keys)
@@ -93,35 +107,39 @@ def evaluate_seeds(
 
     `num_draws` is rounded up to whole chunks, which keep the memory small.
     """
-    num_chunks = -(-num_draws // chunk)
     params, static = eqx.partition(guides, eqx.is_inexact_array)
 
-    def evaluate_chunk(guide: Guide, key: Key[Array, ""]) -> Evaluation:
-        refined = guide.refinement(key, guide.base, logdensity_fn, num_particles=chunk)
-        log_weights = jax.vmap(logdensity_fn)(refined.position) - refined.log_q
-        failed = (refined.result != type(refined.result).successful) | jnp.isnan(log_weights)
-        return Evaluation(
-            jnp.mean(jnp.where(failed, -jnp.inf, log_weights)),
-            jnp.mean(failed),
-            jnp.mean(~refined.one_to_one),
-        )
-
     def evaluate(params: PyTree, key: Key[Array, ""]) -> Evaluation:
-        guide = eqx.combine(params, static)
-        chunks = jax.lax.map(lambda k: evaluate_chunk(guide, k), jr.split(key, num_chunks))
-        return jax.tree.map(jnp.mean, chunks)
+        base, refinement = eqx.combine(params, static)
+
+        def one_chunk(key: Key[Array, ""]) -> tuple[Evaluation, PyTree]:
+            # `refined_objective` would give the weights but not where the draws are.
+            refined = refinement(key, base, logdensity_fn, num_particles=chunk)
+            failed = refined.result != RESULTS.successful
+            log_weights = jax.vmap(logdensity_fn)(refined.position) - refined.log_q
+            objective = jnp.mean(jnp.where(failed, -jnp.inf, log_weights))
+            mean = jax.tree.map(lambda z: jnp.mean(z, axis=0), refined.position)
+            square = jax.tree.map(lambda z: jnp.mean(z**2, axis=0), refined.position)
+            folded = jnp.mean(~refined.one_to_one)
+            return Evaluation(objective, square, jnp.mean(failed), folded), mean
+
+        chunks = jax.lax.map(one_chunk, jr.split(key, -(-num_draws // chunk)))
+        whole, mean = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), chunks)
+        return whole._replace(
+            variance=jax.tree.map(lambda square, m: square - m**2, whole.variance, mean)
+        )
 
     return jax.jit(jax.vmap(evaluate))(params, keys)
 
 
 def draw_seeds(
     keys: Key[Array, " seeds"], guides: Guide, logdensity_fn: LogDensity, *, num_draws: int
-) -> PyTree:
-    """Draws from each seed's refined guide, `[seeds, draws, ...]`."""
+) -> Refined:
+    """Draws from each seed's refined guide, along leading axes `[seeds, draws]`."""
     params, static = eqx.partition(guides, eqx.is_inexact_array)
 
-    def draw(params: PyTree, key: Key[Array, ""]) -> PyTree:
+    def draw(params: PyTree, key: Key[Array, ""]) -> Refined:
         base, refinement = eqx.combine(params, static)
-        return refinement(key, base, logdensity_fn, num_particles=num_draws).position
+        return refinement(key, base, logdensity_fn, num_particles=num_draws)
 
     return jax.jit(jax.vmap(draw))(params, keys)

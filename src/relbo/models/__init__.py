@@ -2,4 +2,3 @@
 
 from relbo.models._funnel import FUNNEL_SCALE as FUNNEL_SCALE
 from relbo.models._funnel import funnel_logdensity as funnel_logdensity
-from relbo.models._funnel import funnel_sample as funnel_sample

@@ -1,8 +1,7 @@
 """The funnel: a density whose width changes faster than any Gaussian can follow."""
 
 import jax.numpy as jnp
-import jax.random as jr
-from jaxtyping import Array, Float, Key, Scalar
+from jaxtyping import Array, Float, Scalar
 
 FUNNEL_SCALE = 1.35
 """The standard deviation of z1, the logarithm of the funnel's width."""
@@ -29,10 +28,3 @@ def funnel_logdensity(position: Float[Array, "2"]) -> Scalar:
     # Scaling before squaring keeps the neck, where the width is tiny, inside float32.
     squares = jnp.square(log_width / FUNNEL_SCALE) + jnp.square(across * jnp.exp(-log_width))
     return -0.5 * squares - jnp.log(FUNNEL_SCALE) - log_width - _LOG_2PI
-
-
-def funnel_sample(key: Key[Array, ""]) -> Float[Array, "2"]:
-    """An exact draw, for comparison."""
-    noise = jr.normal(key, (2,))
-    log_width = FUNNEL_SCALE * noise[0]
-    return jnp.stack([log_width, jnp.exp(log_width) * noise[1]])

@@ -1,0 +1,63 @@
+# Every target makes the environment it needs; nothing has to be installed by hand.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+OUT ?= relbo-out
+DATA ?=
+
+export JAX_PLATFORMS ?= cpu
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all bench docs lint mutants
+
+help:
+	@echo "make demo      install, run the funnel experiment quickly, say where the picture is"
+	@echo "make test      install what the tests need and run them"
+	@echo "make test-all  the same with the slow ones"
+	@echo "make lint      ruff and pyright"
+	@echo "make mutants   break the engine on purpose and see which test notices"
+	@echo "make bench     benchmarks; with DATA=dir those that need data too"
+	@echo "make docs      where the documentation is"
+
+$(BIN)/python:
+	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'relbo needs Python 3.11 or newer: make PYTHON=/path/to/python')"
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed-relbo: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+# pip learnt dependency groups late, so the group is read by hand.
+$(VENV)/.installed-%: pyproject.toml scripts/dependency_group.py $(VENV)/.installed-relbo
+	$(BIN)/python scripts/dependency_group.py $* > $@.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $@.txt
+	@rm $@.txt
+	@touch $@
+
+demo: $(VENV)/.installed-relbo
+	$(BIN)/relbo reproduce funnel --quick --protocol both --out $(OUT)
+
+test: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -n 2
+
+test-all: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -n 2 -m "slow or not slow"
+
+lint: $(VENV)/.installed-test $(VENV)/.installed-lint
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright
+
+mutants: $(VENV)/.installed-test
+	$(BIN)/python scripts/mutants.py
+
+bench: $(VENV)/.installed-test
+	$(BIN)/python benchmarks/memory.py
+ifneq ($(DATA),)
+	$(BIN)/python benchmarks/evidence.py --data-dir $(DATA)
+else
+	@echo "make bench DATA=dir runs the benchmarks that need data as well"
+endif
+
+docs:
+	@echo "The pages are in docs/; README.md is the place to start."

@@ -1,0 +1,141 @@
+"""The funnel's figures: loss curves, and clouds of draws over the target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from relbo.experiments._figures import (
+    BLACK,
+    BLUE,
+    ORANGE,
+    VERMILION,
+    new_figure,
+    save_figure,
+)
+from relbo.models import funnel_logdensity
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_LOG_WIDTH = (-4.5, 4.5)
+_ACROSS = (-9.0, 9.0)
+
+
+class Curve(NamedTuple):
+    name: str
+    losses: Float[Array, "seeds iterations"]
+
+
+class Cloud(NamedTuple):
+    """Draws of a refined guide, and the base that it starts from."""
+
+    title: str
+    draws: Float[Array, "draws 2"]
+    loc: Float[Array, 2]
+    scale: Float[Array, 2]
+
+
+def draw_losses(
+    stem: Path, curves: Sequence[Curve], iteration: int, paper: Mapping[str, float]
+) -> list[Path]:
+    """The mean over seeds dark, each seed light; one panel for each account."""
+    accounts = ("Monte Carlo", "particle")
+    figure = new_figure(9.0, 3.9)
+    panels = figure.subplots(1, 2, sharey=True)
+    for axes, account in zip(panels, accounts, strict=True):
+        shown = [curve for curve in curves if curve.name == "T=0" or account in curve.name]
+        for curve, colour in zip(shown, (BLUE, VERMILION, ORANGE), strict=False):
+            _draw_curve(axes, curve, colour, f", {account}")
+        for marker, (name, loss) in zip("os", paper.items(), strict=True):
+            axes.plot(
+                iteration,
+                loss,
+                marker,
+                color=BLACK,
+                mfc="none",
+                ms=7,
+                ls="none",
+                label=f"paper, {name}: {loss}",
+            )
+        axes.set_title(f"{account} account (T=1: a surrogate)", fontsize=10)
+        axes.set_xlabel("iteration")
+        axes.legend(fontsize=8, frameon=False, loc="upper right")
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel("loss (minimised)")
+    panels[0].set_ylim(*_loss_limits(curves))
+    return save_figure(figure, stem)
+
+
+def draw_clouds(stem: Path, clouds: Sequence[Cloud]) -> list[Path]:
+    """The target in filled contours, draws as a cloud, the base's ellipses of 1 and 2 sd."""
+    figure = new_figure(4.4 * len(clouds), 4.6)
+    panels = np.atleast_1d(figure.subplots(1, len(clouds), sharey=True))
+    for axes, cloud in zip(panels, clouds, strict=True):
+        _draw_target(axes)
+        log_width, across = np.asarray(cloud.draws).T
+        axes.plot(across, log_width, ".", color=VERMILION, ms=1.6, alpha=0.45, rasterized=True)
+        _draw_base(axes, cloud)
+        axes.set_title(cloud.title, fontsize=10)
+        axes.set_xlabel("$z_2$")
+        axes.set_xlim(*_ACROSS)
+        axes.set_ylim(*_LOG_WIDTH)
+    panels[0].set_ylabel("$z_1$ (log of the width)")
+    _add_legend(figure)
+    return save_figure(figure, stem)
+
+
+def _draw_curve(axes: Axes, curve: Curve, colour: str, drop: str) -> None:
+    losses = np.asarray(curve.losses)
+    iterations = np.arange(losses.shape[1])
+    axes.plot(iterations, losses.T, color=colour, alpha=0.18, lw=0.8)
+    label = curve.name.removesuffix(drop).replace("SGLD ", "SGLD, step ")
+    axes.plot(iterations, losses.mean(axis=0), color=colour, lw=2.2, label=label)
+
+
+def _loss_limits(curves: Sequence[Curve]) -> tuple[float, float]:
+    # The first iterations reach far up; what matters is where the curves settle.
+    means = np.stack([np.asarray(curve.losses).mean(axis=0) for curve in curves])
+    return float(means.min()) - 0.6, max(float(np.quantile(means, 0.97)), 1.5) + 0.8
+
+
+def _draw_target(axes: Axes) -> None:
+    across = jnp.linspace(*_ACROSS, 400)
+    log_width = jnp.linspace(*_LOG_WIDTH, 300)
+    grid = jnp.stack(jnp.meshgrid(log_width, across, indexing="ij"), axis=-1)
+    logdensity = jax.vmap(jax.vmap(funnel_logdensity))(grid)
+    levels = [-9.0, -7.0, -5.5, -4.5, -3.5, -2.5, 9.0]
+    colours = ["#EAF3F9", "#D3E6F1", "#B5D4E7", "#93BFDB", "#6FA8CC", "#4A8DB8"]
+    axes.contourf(across, log_width, logdensity, levels=levels, colors=colours)
+
+
+def _draw_base(axes: Axes, cloud: Cloud) -> None:
+    angle = np.linspace(0, 2 * np.pi, 200)
+    for radius in (1, 2):
+        log_width = cloud.loc[0] + radius * cloud.scale[0] * np.cos(angle)
+        across = cloud.loc[1] + radius * cloud.scale[1] * np.sin(angle)
+        axes.plot(across, log_width, color=BLACK, lw=1.3, ls="--" if radius == 2 else "-")
+
+
+def _add_legend(figure: Figure) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    handles = [
+        Patch(facecolor="#93BFDB", label="target"),
+        Line2D(
+            [], [], marker="o", ls="none", ms=4, color=VERMILION, label="draws of the guide"
+        ),
+        Line2D([], [], color=BLACK, lw=1.3, label="base $q_0$: 1 sd"),
+        Line2D([], [], color=BLACK, lw=1.3, ls="--", label="2 sd"),
+    ]
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=9
+    )
