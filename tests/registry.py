@@ -44,6 +44,10 @@ def _is_refused(kernel: str, account: str) -> bool:
 _ALL = list(product(KERNELS, ACCOUNTS))
 REFUSED = [pair for pair in _ALL if _is_refused(*pair)]
 PAIRS = [pair for pair in _ALL if pair not in REFUSED]
+# Every kernel once and every account once, for laws that do not mix the two.
+MEMBERS = [
+    next(pair for pair in reversed(PAIRS) if pair[0] == kernel) for kernel in KERNELS
+] + [next(pair for pair in PAIRS if pair[1] == account) for account in ACCOUNTS]
 VALID = [
     (kernel, account)
     for kernel, account in PAIRS

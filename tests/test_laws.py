@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import relbo
-from registry import PAIRS, REFUSED, VALID, make, particles
+from registry import MEMBERS, PAIRS, REFUSED, VALID, make, particles
 from targets import TARGETS, gaussian, log_weights, mean_and_error, mixture
 
 KEY = jr.key(7)
@@ -39,10 +39,10 @@ def test_no_step_is_the_base(kernel, account):
     refined = refine(refinement)
     if refinement.kernel.interacting:
         keys = jr.split(KEY, 3)
-        position, log_q = jax.vmap(base2().sample)(keys)
+        position, log_q = eqx.filter_jit(jax.vmap(base2().sample))(keys)
         log_q = jnp.sum(log_q)
     else:
-        position, log_q = base2().sample(KEY)
+        position, log_q = eqx.filter_jit(base2().sample)(KEY)
     np.testing.assert_array_equal(refined.position, position)
     np.testing.assert_allclose(refined.log_q, log_q, rtol=1e-6)
     assert refinement.bound.valid is True
@@ -62,11 +62,10 @@ def test_modes_agree_on_the_value_and_rematerialisation_on_the_gradient(kernel, 
         np.testing.assert_allclose(one, other, rtol=2e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("space", SPACES)
 @pytest.mark.parametrize(("kernel", "account"), PAIRS)
 @pytest.mark.usefixtures("x64")
-def test_gradients_match_finite_differences(kernel, account, space):
-    refinement = make(kernel, account, 0.08, num_steps=2, anneal=True, space=space)
+def test_gradients_match_finite_differences(kernel, account):
+    refinement = make(kernel, account, 0.08, num_steps=2, anneal=True, space="whitened")
     arrays, rest = eqx.partition((refinement, base2()), eqx.is_inexact_array)
     flat, unravel = jax.flatten_util.ravel_pytree(arrays)
     value_and_grad = jax.jit(
@@ -79,38 +78,22 @@ def test_gradients_match_finite_differences(kernel, account, space):
     np.testing.assert_allclose(slope, (above - below) / (2 * step), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(("kernel", "account"), PAIRS)
+@pytest.mark.parametrize(("kernel", "account"), MEMBERS)
 @pytest.mark.usefixtures("x64")
 def test_fast_mode_gradient_is_that_of_constant_displacements(kernel, account):
-    """In fast mode z_T = z_0 + D with D a constant, and every increment is a constant too."""
+    """z_T = z_0 + D with D a constant: moving the base by h moves the refined point by h."""
     refinement = make(kernel, account, 0.08, num_steps=2, mode="fast")
-    base = base2()
-    key = jr.split(KEY, 1)[0]
-    refined = refine(refinement, base, key=key)
-    start_of = lambda base: refine(  # noqa: E731
-        make(kernel, account, num_steps=1, mode="fast"), base, lambda z: 0.0 * jnp.sum(z), key
+    log_q_and_sum = lambda loc: (lambda r: (r.log_q, jnp.sum(r.position)))(
+        refine(refinement, relbo.DiagonalNormal(loc))
     )
-    with_account = {"gaussian", "gaussian-draw"}
-    grad = eqx.filter_jit(eqx.filter_grad(lambda base: objective(refinement, base)))(base)
-    if account in with_account or refinement.kernel.randomness != "none":
-        assert all(jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(grad))
-        return
-    start = start_of(base)
-    displacement = refined.position - start.position
-
-    def expected(base):
-        started = start_of(base)
-        moved = started.position + displacement
-        each = jax.vmap(mixture) if refinement.kernel.interacting else mixture
-        size = 3 if refinement.kernel.interacting else 1
-        return (jnp.sum(each(moved)) - started.log_q) / size
-
-    wanted = eqx.filter_grad(expected)(base)
-    for one, other in zip(jax.tree.leaves(grad), jax.tree.leaves(wanted), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-8)
+    log_q_slope, position_slope = jax.jacrev(log_q_and_sum)(jnp.array([0.3, -0.2]))
+    size = 3 if refinement.kernel.interacting else 1
+    np.testing.assert_allclose(position_slope, size * jnp.ones(2), rtol=1e-12)
+    # The base's log density at its own draw does not depend on where the base is.
+    np.testing.assert_allclose(log_q_slope, 0.0, atol=1e-12)
 
 
-@pytest.mark.parametrize(("kernel", "account"), PAIRS)
+@pytest.mark.parametrize(("kernel", "account"), MEMBERS)
 def test_fast_mode_teaches_the_sampler_nothing(kernel, account):
     refinement = make(kernel, account, num_steps=2, mode="fast", anneal=True)
     grad = eqx.filter_jit(eqx.filter_grad(objective))(refinement, base2())
@@ -119,7 +102,7 @@ def test_fast_mode_teaches_the_sampler_nothing(kernel, account):
     assert all(jnp.all(leaf == 0) for leaf in leaves)
 
 
-@pytest.mark.parametrize(("kernel", "account"), PAIRS)
+@pytest.mark.parametrize(("kernel", "account"), MEMBERS)
 def test_density_is_traced_at_most_twice_whatever_the_number_of_steps(kernel, account):
     traces = []
 
@@ -143,13 +126,13 @@ def _halved(step_size):
     return step_size.with_value(step_size.value / 2)
 
 
-@pytest.mark.parametrize(("kernel", "account"), PAIRS)
+@pytest.mark.parametrize(("kernel", "account"), MEMBERS)
 def test_positions_may_be_any_pytree(kernel, account):
     refinement = make(kernel, account, num_steps=2, anneal=True)
     tree_base = relbo.DiagonalNormal(
         {"a": jnp.array([0.3]), "b": jnp.array(-0.2)}, {"a": jnp.array([0.9]), "b": 1.1}
     )
-    together = lambda z: jnp.stack([z["a"][..., 0], z["b"]], axis=-1)  # noqa: E731
+    together = lambda z: jnp.stack([z["a"][..., 0], z["b"]], axis=-1)
     flat = refine(refinement)
     tree = refine(refinement, tree_base, lambda z: mixture(together(z)))
     np.testing.assert_allclose(together(tree.position), flat.position, rtol=1e-4, atol=1e-5)
@@ -157,7 +140,7 @@ def test_positions_may_be_any_pytree(kernel, account):
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
-@pytest.mark.parametrize(("kernel", "account"), PAIRS)
+@pytest.mark.parametrize(("kernel", "account"), MEMBERS)
 @pytest.mark.usefixtures("x64")
 def test_precision_of_the_base_is_kept(kernel, account, dtype):
     refinement = make(kernel, account, num_steps=2, anneal=True)
@@ -170,7 +153,7 @@ def test_precision_of_the_base_is_kept(kernel, account, dtype):
     assert refined.log_q.dtype == dtype
 
 
-@pytest.mark.parametrize(("kernel", "account"), PAIRS)
+@pytest.mark.parametrize(("kernel", "account"), MEMBERS)
 def test_standard_base_is_its_own_whitening(kernel, account):
     base = relbo.StandardNormal(jnp.zeros(2))
     here, white = (
@@ -181,7 +164,7 @@ def test_standard_base_is_its_own_whitening(kernel, account):
     np.testing.assert_allclose(here.log_q, white.log_q, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(("kernel", "account"), PAIRS)
+@pytest.mark.parametrize(("kernel", "account"), MEMBERS)
 def test_whitened_walk_is_a_walk_on_the_transformed_density(kernel, account):
     """z = m + s u: walking u by hand and mapping it must give the same draw and density."""
     base = base2()
@@ -208,7 +191,7 @@ def test_whitened_walk_is_a_walk_on_the_transformed_density(kernel, account):
 
 @pytest.mark.parametrize(("kernel", "account"), PAIRS)
 def test_numerical_failure_has_a_name_and_keeps_the_last_good_position(kernel, account):
-    wall = lambda z: mixture(z) + jnp.where(z[0] > 50.0, jnp.nan, 20.0) * z[0]  # noqa: E731
+    wall = lambda z: mixture(z) + jnp.where(z[0] > 50.0, jnp.nan, 20.0) * z[0]
     refinement = make(kernel, account, 1.0, num_steps=40, max_step_size=2.0)
     refined = refine(refinement, logdensity_fn=wall)
     assert refined.result == relbo.RESULTS.non_finite_gradient
@@ -218,7 +201,7 @@ def test_numerical_failure_has_a_name_and_keeps_the_last_good_position(kernel, a
     assert jnp.all(estimate.log_weights == -jnp.inf)
 
 
-@pytest.mark.parametrize(("kernel", "account"), PAIRS)
+@pytest.mark.parametrize(("kernel", "account"), MEMBERS)
 def test_non_finite_start_has_a_name(kernel, account):
     refined = refine(
         make(kernel, account, num_steps=2), logdensity_fn=lambda z: jnp.nan * jnp.sum(z)

@@ -245,7 +245,7 @@ class Refinement(eqx.Module):
             self,
             flatten_parameters(self.kernel, template, interacting=self.kernel.interacting),
         )
-        run = lambda z: walk(sampler, key, z, flat_logdensity, flat_base_logdensity)  # noqa: E731
+        run = lambda z: walk(sampler, key, z, flat_logdensity, flat_base_logdensity)
         if self.mode == "full":
             return run(flat)
         # Each displacement is a constant, and so is every increment of the account.

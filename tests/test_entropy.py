@@ -1,0 +1,160 @@
+"""The change of variables beyond the laws: exact, estimated, joint."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+import relbo
+from targets import funnel, mixture
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+
+@pytest.mark.parametrize(
+    "kernel", [relbo.SGD(0.1), relbo.SVGD(0.3), relbo.FokkerPlanckFlow(0.05)]
+)
+def test_log_volume_is_that_of_the_whole_map(kernel):
+    """The Jacobian of all particles jointly, bandwidth included, over all steps at once."""
+    size = 3 if kernel.interacting else None
+    particle, volume = (
+        relbo.Refinement(kernel, entropy, num_steps=3, max_step_size=1.0)
+        for entropy in (relbo.Particle(), relbo.ChangeOfVariables())
+    )
+    shape = (3, 2) if kernel.interacting else (2,)
+    start = jr.normal(jr.key(0), shape)
+
+    class Fixed(relbo.AbstractBase):
+        """A base that 'draws' given points, to move the start at will."""
+
+        points: jax.Array
+        has_density = True
+
+        @property
+        def centre(self):
+            return jnp.zeros(2)
+
+        def sample(self, key):
+            index = jnp.argmax(jr.key_data(key)[0] == jr.key_data(jr.split(BASE_KEY, 3))[:, 0])
+            point = self.points[index] if self.points.ndim == 2 else self.points
+            return point, jnp.zeros(())
+
+        def log_prob(self, position):
+            return jnp.zeros(())
+
+    BASE_KEY = jr.split(jr.key(1), 3)[0]
+
+    def moved(flat):
+        base = Fixed(flat.reshape(shape))
+        return particle(jr.key(1), base, mixture, num_particles=size).position.reshape(-1)
+
+    jacobian = jax.jacfwd(moved)(start.reshape(-1))
+    expected = np.linalg.slogdet(jacobian)[1]
+    log_q = volume(jr.key(1), Fixed(start), mixture, num_particles=size).log_q
+    np.testing.assert_allclose(-log_q, expected, rtol=1e-8)
+    assert abs(expected) > 0.01
+
+
+def contraction(eigenvalues):
+    """A quadratic target whose gradient step has the given Jacobian eigenvalues, less one."""
+    rotation, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(len(eigenvalues),) * 2))
+    matrix = jnp.asarray(rotation @ np.diag(eigenvalues) @ rotation.T)
+    return lambda z: 0.5 * z @ matrix @ z
+
+
+@pytest.mark.parametrize("num_terms", [2, 4, 8])
+def test_estimated_log_determinant_has_the_documented_bias(num_terms):
+    """Its mean is the truncated series, and misses the rest by at most the documented bound."""
+    eigenvalues = -np.linspace(0.1, 0.6, 8)
+    entropy = relbo.ChangeOfVariables(0, num_terms=num_terms, num_probes=4000)
+    refinement = relbo.Refinement(relbo.SGD(1.0), entropy, num_steps=1, max_step_size=2.0)
+    refined = refinement(jr.key(0), relbo.Dirac(jnp.zeros(8)), contraction(eigenvalues))
+    estimate = -refined.log_q
+    powers = np.arange(1, num_terms + 1)
+    truncated = sum((-1) ** (k + 1) / k * np.sum(eigenvalues**k) for k in powers)
+    exact = np.sum(np.log1p(eigenvalues))
+    rho = 0.6
+    bound = 8 * rho ** (num_terms + 1) / ((num_terms + 1) * (1 - rho))
+    # A probe's variance is at most that of the trace estimate, 2 |A|_F^2 (1 + ...)^2.
+    error = np.sqrt(2 * np.sum(eigenvalues**2)) / (1 - rho) / np.sqrt(4000)
+    assert abs(estimate - truncated) < 4 * error
+    assert abs(truncated - exact) < bound
+    # A contracting flow: the estimate is too high, so that the objective would be, too.
+    assert truncated > exact
+
+
+def test_estimate_is_exact_in_the_mean_for_many_terms_and_is_called_no_bound():
+    eigenvalues = -np.linspace(0.05, 0.3, 8)
+    entropy = relbo.ChangeOfVariables(4, num_terms=20, num_probes=2000)
+    refinement = relbo.Refinement(relbo.SGD(0.999), entropy, num_steps=1, max_step_size=2.0)
+    logdensity_fn = contraction(eigenvalues)
+    base = relbo.DiagonalNormal(jnp.zeros(8))
+    estimate = relbo.refined_objective(jr.key(0), refinement, base, logdensity_fn)
+    assert estimate.bound.valid is False
+    assert estimate.name == "surrogate"
+    exact = relbo.Refinement(
+        relbo.SGD(0.999), relbo.ChangeOfVariables(8), num_steps=1, max_step_size=2.0
+    )
+    value = relbo.refined_objective(jr.key(0), exact, base, logdensity_fn)
+    assert value.bound.valid is None
+    np.testing.assert_allclose(estimate.value, value.value, atol=0.1)
+
+
+def test_folding_is_seen():
+    """Beyond 1 / lambda a gradient step turns space inside out, and says so."""
+    base = relbo.DiagonalNormal(jnp.zeros(1))
+    for step_size, kept in [(0.5, True), (1.5, False)]:
+        refinement = relbo.Refinement(
+            relbo.SGD(step_size), relbo.ChangeOfVariables(), num_steps=1
+        )
+        refined = refinement(jr.key(0), base, lambda z: -0.5 * jnp.sum(z**2))
+        assert bool(refined.one_to_one) is kept
+
+
+def test_weights_count_preimages_where_steps_fold():
+    """Quadrature on the funnel's z2 axis would average 1; a folding step averages more."""
+    base = relbo.DiagonalNormal(jnp.zeros(2), 1.5)
+    refinement = relbo.Refinement(
+        relbo.SGD(3.0), relbo.ChangeOfVariables(), num_steps=1, max_step_size=10.0
+    )
+    estimate = eqx.filter_jit(relbo.refined_objective)(
+        jr.key(0), refinement, base, funnel, num_particles=200_000
+    )
+    assert jnp.mean(jnp.exp(estimate.log_weights)) > 1.3
+    assert estimate.bound.valid is None
+
+
+def test_gaussian_from_the_mean_walks_once_for_all_draws():
+    """The path does not depend on the draw, so its cost does not grow with their number."""
+    base = relbo.DiagonalNormal(jnp.zeros(64))
+    matrix = jnp.ones((64, 4096)) / 64
+
+    def flops(start_from):
+        refinement = relbo.Refinement(relbo.SGD(0.1), relbo.Gaussian(start_from), num_steps=4)
+        logdensity_fn = lambda z: -jnp.sum((z @ matrix) ** 2)
+        walk = jax.jit(
+            lambda key: refinement(key, base, logdensity_fn, num_particles=20).position
+        )
+        return walk.lower(jr.key(0)).compile().cost_analysis()["flops"]
+
+    assert flops("mean") < 0.1 * flops("draw")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"max_exact_dimension": -1}, "max_exact_dimension"),
+        ({"num_terms": 0}, "num_terms"),
+        ({"num_probes": 0}, "num_probes"),
+    ],
+)
+def test_bad_change_of_variables(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        relbo.ChangeOfVariables(**arguments)
+
+
+def test_bad_start():
+    with pytest.raises(ValueError, match="start_from"):
+        relbo.Gaussian("mode")
