@@ -80,9 +80,7 @@ def draw_clouds(stem: Path, clouds: Sequence[Cloud]) -> list[Path]:
     panels = np.atleast_1d(figure.subplots(1, len(clouds), sharey=True))
     for axes, cloud in zip(panels, clouds, strict=True):
         _draw_target(axes)
-        log_width, across = np.asarray(cloud.draws).T
-        axes.plot(across, log_width, ".", color=VERMILION, ms=1.6, alpha=0.45, rasterized=True)
-        _draw_base(axes, cloud)
+        draw_cloud(axes, cloud)
         axes.set_title(cloud.title, fontsize=10)
         axes.set_xlabel("$z_2$")
         axes.set_xlim(*_ACROSS)
@@ -90,6 +88,17 @@ def draw_clouds(stem: Path, clouds: Sequence[Cloud]) -> list[Path]:
     panels[0].set_ylabel("$z_1$ (log of the width)")
     _add_legend(figure)
     return save_figure(figure, stem)
+
+
+def draw_cloud(axes: Axes, cloud: Cloud) -> None:
+    """The funnel stands upright: z1 goes up, z2 across."""
+    log_width, across = np.asarray(cloud.draws).T
+    axes.plot(across, log_width, ".", color=VERMILION, ms=1.6, alpha=0.45, rasterized=True)
+    angle = np.linspace(0, 2 * np.pi, 200)
+    for radius, style in ((1, "-"), (2, "--")):
+        log_width = cloud.loc[0] + radius * cloud.scale[0] * np.cos(angle)
+        across = cloud.loc[1] + radius * cloud.scale[1] * np.sin(angle)
+        axes.plot(across, log_width, color=BLACK, lw=1.3, ls=style)
 
 
 def _draw_curve(axes: Axes, curve: Curve, colour: str, drop: str) -> None:
@@ -114,14 +123,6 @@ def _draw_target(axes: Axes) -> None:
     levels = [-9.0, -7.0, -5.5, -4.5, -3.5, -2.5, 9.0]
     colours = ["#EAF3F9", "#D3E6F1", "#B5D4E7", "#93BFDB", "#6FA8CC", "#4A8DB8"]
     axes.contourf(across, log_width, logdensity, levels=levels, colors=colours)
-
-
-def _draw_base(axes: Axes, cloud: Cloud) -> None:
-    angle = np.linspace(0, 2 * np.pi, 200)
-    for radius in (1, 2):
-        log_width = cloud.loc[0] + radius * cloud.scale[0] * np.cos(angle)
-        across = cloud.loc[1] + radius * cloud.scale[1] * np.sin(angle)
-        axes.plot(across, log_width, color=BLACK, lw=1.3, ls="--" if radius == 2 else "-")
 
 
 def _add_legend(figure: Figure) -> None:
