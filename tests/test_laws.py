@@ -39,10 +39,10 @@ def test_no_step_is_the_base(kernel, account):
     refined = refine(refinement)
     if refinement.kernel.interacting:
         keys = jr.split(KEY, 3)
-        position, log_q = eqx.filter_jit(jax.vmap(base2().sample))(keys)
+        position, log_q = jax.jit(jax.vmap(lambda key: base2().sample(key)))(keys)
         log_q = jnp.sum(log_q)
     else:
-        position, log_q = eqx.filter_jit(base2().sample)(KEY)
+        position, log_q = jax.jit(lambda key: base2().sample(key))(KEY)
     np.testing.assert_array_equal(refined.position, position)
     np.testing.assert_allclose(refined.log_q, log_q, rtol=1e-6)
     assert refinement.bound.valid is True
@@ -191,7 +191,7 @@ def test_whitened_walk_is_a_walk_on_the_transformed_density(kernel, account):
 
 @pytest.mark.parametrize(("kernel", "account"), PAIRS)
 def test_numerical_failure_has_a_name_and_keeps_the_last_good_position(kernel, account):
-    wall = lambda z: mixture(z) + jnp.where(z[0] > 50.0, jnp.nan, 20.0) * z[0]
+    wall = lambda z: jnp.where(z[0] > 6.0, jnp.nan, 1.0) * jnp.sum(z)
     refinement = make(kernel, account, 1.0, num_steps=40, max_step_size=2.0)
     refined = refine(refinement, logdensity_fn=wall)
     assert refined.result == relbo.RESULTS.non_finite_gradient

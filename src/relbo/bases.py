@@ -16,11 +16,15 @@ from relbo._parameters import Positive
 LOG_2PI = 1.8378770664093453
 
 
+def zero_like(tree: PyTree) -> Scalar:
+    """A zero in the precision of `tree`."""
+    return jnp.zeros((), jnp.result_type(*jax.tree.leaves(tree)))
+
+
 def standard_normal_logdensity(tree: PyTree) -> Scalar:
     """The log density of independent standard normals at `tree`."""
-    return sum(
-        (-0.5 * jnp.sum(jnp.square(leaf) + LOG_2PI) for leaf in jax.tree.leaves(tree)),
-        start=jnp.zeros(()),
+    return zero_like(tree) + sum(
+        -0.5 * jnp.sum(jnp.square(leaf) + LOG_2PI) for leaf in jax.tree.leaves(tree)
     )
 
 
@@ -78,7 +82,7 @@ class StandardNormal(AbstractNormal):
     noise: PyTree
 
     def transform(self, noise: PyTree) -> tuple[PyTree, Scalar]:
-        return noise, jnp.zeros(())
+        return noise, zero_like(noise)
 
     def log_prob(self, position: PyTree) -> Scalar:
         return standard_normal_logdensity(position)
@@ -134,7 +138,8 @@ class DiagonalNormal(AbstractNormal):
     @property
     def _log_det(self) -> Scalar:
         # The scale's leaf is its logarithm already.
-        return sum((jnp.sum(leaf) for leaf in jax.tree.leaves(self.scale.raw)), jnp.zeros(()))
+        raw = self.scale.raw
+        return zero_like(raw) + sum(jnp.sum(leaf) for leaf in jax.tree.leaves(raw))
 
 
 class MultivariateNormal(AbstractNormal):
@@ -223,7 +228,7 @@ class Dirac(AbstractBase):
         return self.loc
 
     def sample(self, key: Key[Array, ""]) -> tuple[PyTree, Scalar]:
-        return self.loc, jnp.zeros(())
+        return self.loc, zero_like(self.loc)
 
     def log_prob(self, position: PyTree) -> Scalar:
         raise ValueError("Dirac has no density: an annealed path cannot start from it")

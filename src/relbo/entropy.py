@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Bool, Float, Key, PyTree, Scalar
 
-from relbo.bases import AbstractBase
+from relbo.bases import AbstractBase, zero_like
 
 Leave = Callable[[Array], tuple[Array, Any]]
 """Maps a position to the position after a step, and anything else to be kept of the step."""
@@ -158,7 +158,7 @@ class Gaussian(AbstractEntropy):
 
     def start(self, key: Key[Array, ""], base: AbstractBase) -> tuple[PyTree, Scalar]:
         position = base.centre if self.start_from == "mean" else base.sample(key)[0]
-        return position, jnp.zeros(())
+        return position, zero_like(position)
 
     def finish(
         self, key: Key[Array, ""], base: AbstractBase, position: PyTree, log_q: Scalar
