@@ -54,6 +54,7 @@ mutants: $(VENV)/.installed-test
 bench: $(VENV)/.installed-test
 	$(BIN)/python benchmarks/memory.py
 ifneq ($(DATA),)
+	$(BIN)/python benchmarks/densities.py --data-dir $(DATA)
 	$(BIN)/python benchmarks/evidence.py --data-dir $(DATA)
 else
 	@echo "make bench DATA=dir runs the benchmarks that need data as well"

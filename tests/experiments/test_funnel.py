@@ -112,7 +112,7 @@ SOUND_ROWS = funnel.sound_rows
 def _few(rows):
     wanted = (
         "T=0",
-        "T=32 annealed underdamped, reverse kernel",
+        "T=32 annealed underdamped, reverse kernel, step < 0.1",
         "T=8 SGD, change of variables",
     )
     return [row for row in rows if row.name in wanted]
