@@ -6,6 +6,7 @@ import pytest
 from relbo.experiments import _metrics
 from relbo.experiments._metrics import (
     Record,
+    begin_run,
     markdown_table,
     mean_and_stderr,
     package_versions,
@@ -35,7 +36,7 @@ def record(protocol="sound", row="T=0", **changes):
 def test_what_is_written_is_read(tmp_path):
     path = tmp_path / "funnel" / "metrics.json"
     records = [record("paper", paper=1.011), record("sound", value=None, stderr=None)]
-    written = write_metrics(path, records, command="relbo reproduce funnel")
+    written = write_metrics(path, records, begin_run("relbo reproduce funnel"))
     assert read_metrics(path) == written
     assert written.records == records
     assert not path.with_suffix(".json.tmp").exists()
@@ -43,7 +44,7 @@ def test_what_is_written_is_read(tmp_path):
 
 def test_the_file_has_the_agreed_form(tmp_path):
     path = tmp_path / "metrics.json"
-    write_metrics(path, [record()], command="relbo reproduce funnel")
+    write_metrics(path, [record()], begin_run("relbo reproduce funnel"))
     content = json.loads(path.read_text())
     assert {"command", "commit", "versions", "date", "records"} <= content.keys()
     assert content["command"] == "relbo reproduce funnel"
@@ -53,8 +54,8 @@ def test_the_file_has_the_agreed_form(tmp_path):
 def test_a_protocol_replaces_its_own_records_only(tmp_path):
     path = tmp_path / "metrics.json"
     paper, old, new = record("paper"), record("sound", "old"), record("sound", "new")
-    write_metrics(path, [paper, old], command="first")
-    metrics = write_metrics(path, [new], command="second")
+    write_metrics(path, [paper, old], begin_run("first"))
+    metrics = write_metrics(path, [new], begin_run("second"))
     assert metrics.records == [paper, new]
     assert metrics.head["command"] == "second"
     assert metrics.head["runs"]["paper"]["command"] == "first"

@@ -48,7 +48,7 @@ def draw_losses(
 ) -> list[Path]:
     """The mean over seeds dark, each seed light; one panel for each account."""
     accounts = ("Monte Carlo", "particle")
-    figure = new_figure(9.0, 3.9)
+    figure = new_figure(9.0, 4.1)
     panels = figure.subplots(1, 2, sharey=True)
     for axes, account in zip(panels, accounts, strict=True):
         shown = [curve for curve in curves if curve.name == "T=0" or account in curve.name]
@@ -63,14 +63,22 @@ def draw_losses(
                 mfc="none",
                 ms=7,
                 ls="none",
-                label=f"paper, {name}: {loss}",
+                label=f"paper, {name} ({loss})",
             )
         axes.set_title(f"{account} account (T=1: a surrogate)", fontsize=10)
         axes.set_xlabel("iteration")
-        axes.legend(fontsize=8, frameon=False, loc="upper right")
         axes.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel("loss (minimised)")
     panels[0].set_ylim(*_loss_limits(curves))
+    # Below the panels: some seed's curve crosses every corner inside them.
+    handles = panels[0].get_legend_handles_labels()[0]
+    figure.legend(
+        handles=handles,
+        loc="outside lower center",
+        ncols=len(handles),
+        frameon=False,
+        fontsize=9,
+    )
     return save_figure(figure, stem)
 
 

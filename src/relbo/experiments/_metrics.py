@@ -54,21 +54,25 @@ def mean_and_stderr(values: Sequence[float]) -> tuple[float | None, float | None
     return mean, math.sqrt(variance / number)
 
 
-def write_metrics(path: Path, records: Iterable[Record], *, command: str) -> Metrics:
-    """Writes `records`, keeping those of the protocols that were not run now."""
+def begin_run(command: str) -> dict[str, Any]:
+    """What is to be known of a run, read before it: the clone may move on meanwhile."""
+    return {
+        "command": command,
+        "commit": source_commit(),
+        "versions": package_versions(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def write_metrics(path: Path, records: Iterable[Record], run: dict[str, Any]) -> Metrics:
+    """Writes the `records` of a `run`, keeping those of the protocols that were not run now."""
     records = list(records)
     ran = {record.protocol for record in records}
     kept, runs = [], {}
     if path.exists():
         before = read_metrics(path)
         kept = [record for record in before.records if record.protocol not in ran]
-        runs = {name: run for name, run in before.head["runs"].items() if name not in ran}
-    run = {
-        "command": command,
-        "commit": source_commit(),
-        "versions": package_versions(),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
+        runs = {name: old for name, old in before.head["runs"].items() if name not in ran}
     # One file may hold two protocols that ran at different commits: each keeps its own head.
     head = {**run, "runs": {**runs, **dict.fromkeys(sorted(ran), run)}}
     metrics = Metrics(head, kept + records)

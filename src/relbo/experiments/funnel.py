@@ -42,6 +42,7 @@ from relbo.experiments._fit import (
 from relbo.experiments._funnel_figures import Cloud, Curve, draw_clouds, draw_losses
 from relbo.experiments._metrics import (
     Record,
+    begin_run,
     markdown_table,
     mean_and_stderr,
     write_metrics,
@@ -107,6 +108,7 @@ def run(directory: Path, options: Options) -> Outcome:
     if options.num_seeds is not None:
         settings = settings._replace(num_seeds=options.num_seeds)
     directory.mkdir(parents=True, exist_ok=True)
+    this_run = begin_run(options.command)
     records, figures = [], []
     for protocol in options.protocols:
         run_protocol = {"paper": _run_paper, "sound": _run_sound}[protocol]
@@ -114,7 +116,7 @@ def run(directory: Path, options: Options) -> Outcome:
         records += new_records
         figures += new_figures
     metrics = directory / "metrics.json"
-    write_metrics(metrics, records, command=options.command)
+    write_metrics(metrics, records, this_run)
     print(markdown_table(records))
     return Outcome(metrics, tuple(figures))
 
@@ -161,8 +163,8 @@ def sound_rows(settings: Settings) -> list[Row]:
             for num_steps in settings.sound_langevin_steps
         ),
         Row("T=8 annealed underdamped, reverse kernel", annealed(8, 0.1)),
-        # A leapfrog is unstable where its step exceeds twice the funnel's width, and 32 of them
-        # in a row turn one draw in a million into a weight of exp(-1e8). The row without a cap
+        # A leapfrog is unstable where its step exceeds twice the funnel's width. Without a cap
+        # a few draws in a million come out with enormous negative log weights, and the row
         # stays in the record to show it.
         Row(f"{_REFINED_ROW}, step < 0.1", annealed(32, 0.05, cap=0.1)),
         *(
