@@ -3,6 +3,7 @@
 import argparse
 import datetime
 import json
+import math
 import platform
 import subprocess
 import sys
@@ -63,8 +64,19 @@ def write_results(name: str, results: Any, *, quick: bool, seconds: float) -> No
     }
     RESULTS_DIR.mkdir(exist_ok=True)
     file = RESULTS_DIR / f"{name}-{today}.json"
-    file.write_text(json.dumps(record, indent=1) + "\n")
+    file.write_text(json.dumps(_strict(record), indent=1, allow_nan=False) + "\n")
     print(f"wrote benchmarks/results/{file.name}")
+
+
+def _strict(value: Any) -> Any:
+    """JSON has no infinities: a run that failed is written as the string that says so."""
+    if isinstance(value, dict):
+        return {name: _strict(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
 
 
 def describe_machine() -> dict[str, Any]:

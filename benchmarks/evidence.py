@@ -62,6 +62,9 @@ class Recipe:
     step_size_shape: Literal["one", "step", "coordinate", "both"] = "both"
     damping_shape: Literal["one", "step", "both"] = "step"
     step_size: float = 0.3
+    max_step_size: float | None = 1.0
+    """In units of the base's scale. Without it a step size can grow past where leapfrogs are
+    stable, every walk fails, and no gradient is left to bring it back."""
     damping: float = 0.9
     base_scale: float = 0.1
     anneal: bool = True
@@ -92,7 +95,11 @@ def model(
         _shaped(recipe.damping, recipe.damping_shape, num_steps, density.dimension),
     )
     refinement = relbo.Refinement(
-        kernel, num_steps=num_steps, anneal=recipe.anneal, space=recipe.space
+        kernel,
+        num_steps=num_steps,
+        anneal=recipe.anneal,
+        space=recipe.space,
+        max_step_size=recipe.max_step_size,
     )
     return base, refinement
 
@@ -176,6 +183,8 @@ def measure(
         "monte_carlo_stderr_by_seed": within.tolist(),
         # E[weight] = Z whatever was learned: far off the evidence on all seeds is an error.
         "log_mean_weight_by_seed": _log_mean_exp(log_weights).tolist(),
+        # Iterations in which a walk failed, and evaluation draws whose walk failed (-inf each).
+        "failed_iterations_by_seed": np.sum(~np.isfinite(done.trace), axis=1).tolist(),
         "failed_draws": int(np.sum(~np.isfinite(log_weights))),
         "log_evidence": density.log_evidence,
         "draws": num_draws,
@@ -196,6 +205,7 @@ def ablations(recipe: Recipe) -> dict[str, Recipe]:
     return {
         "the recipe": recipe,
         "unconstrained space": change(space="unconstrained"),
+        "no cap on the step size": change(max_step_size=None),
         "no annealing": change(anneal=False),
         "one step size": change(step_size_shape="one"),
         "one step size a step": change(step_size_shape="step"),
@@ -240,7 +250,6 @@ def print_table(records: list[dict[str, Any]]) -> None:
 
 
 def _verdict(record: dict[str, Any], other: float | None) -> str:
-    """At or above, within two standard errors."""
     if other is None:
         return "-"
     margin = record["elbo"] - other
