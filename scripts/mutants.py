@@ -241,8 +241,8 @@ MUTANTS = [
     Mutant(
         "the Monte Carlo account called a bound",
         "validity.py",
-        'Bound(False, "the path\'s auxiliary',
-        'Bound(True, "the path\'s auxiliary',
+        "Bound(False, \"the path's auxiliary",
+        "Bound(True, \"the path's auxiliary",
         "tests/test_validity.py",
     ),
     Mutant(

@@ -2,6 +2,7 @@
 
 from relbo._parameters import PerStep as PerStep
 from relbo._parameters import Positive as Positive
+from relbo._program import model_from_logdensity as model_from_logdensity
 from relbo._walk import RESULTS as RESULTS
 from relbo.annealing import Annealing as Annealing
 from relbo.bases import AbstractBase as AbstractBase
@@ -11,12 +12,15 @@ from relbo.bases import Dirac as Dirac
 from relbo.bases import MultivariateNormal as MultivariateNormal
 from relbo.bases import StandardNormal as StandardNormal
 from relbo.bases import TransformedNormal as TransformedNormal
+from relbo.elbo import RefinedELBO as RefinedELBO
 from relbo.entropy import AbstractEntropy as AbstractEntropy
 from relbo.entropy import ChangeOfVariables as ChangeOfVariables
 from relbo.entropy import Gaussian as Gaussian
 from relbo.entropy import MonteCarlo as MonteCarlo
 from relbo.entropy import Particle as Particle
 from relbo.entropy import ReverseKernel as ReverseKernel
+from relbo.guides import AutoRefined as AutoRefined
+from relbo.guides import refine as refine
 from relbo.kernels import PSGLD as PSGLD
 from relbo.kernels import SGD as SGD
 from relbo.kernels import SGLD as SGLD

@@ -120,11 +120,16 @@ class Refinement(eqx.Module):
             raise ValueError(
                 f"num_steps: expected at least the {self.num_steps} trained, got {num_steps}"
             )
-        longer = object.__new__(Refinement)
+        return self._with_num_steps(num_steps)
+
+    def _with_num_steps(self, num_steps: int) -> "Refinement":
+        # A static field: neither tree_at nor replace (the constructor takes other arguments)
+        # can set it.
+        other = object.__new__(Refinement)
         for field, value in vars(self).items():
-            object.__setattr__(longer, field, value)
-        object.__setattr__(longer, "num_steps", num_steps)
-        return longer
+            object.__setattr__(other, field, value)
+        object.__setattr__(other, "num_steps", num_steps)
+        return other
 
     def __call__(
         self,

@@ -1,0 +1,173 @@
+"""A NumPyro program, read as a log density over unconstrained values."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpyro
+from jaxtyping import Array, Key, PyTree, Scalar
+from numpyro import handlers
+from numpyro.distributions import biject_to, constraints
+from numpyro.distributions.util import sum_rightmost
+from numpyro.infer import init_to_value
+from numpyro.infer.util import helpful_support_errors, potential_energy
+from numpyro.primitives import mutable
+
+Model = Callable[..., Any]
+Sites = dict[str, Any]
+
+
+class Call(NamedTuple):
+    """The arguments of one run of a program."""
+
+    args: tuple
+    kwargs: dict[str, Any]
+
+
+def run(program: Any, call: Call) -> dict[str, Sites]:
+    """The trace of a program."""
+    return handlers.trace(program).get_trace(*call.args, **call.kwargs)
+
+
+def is_latent(site: Sites) -> bool:
+    return site["type"] == "sample" and not site["is_observed"]
+
+
+def latent_names(trace: dict[str, Sites]) -> list[str]:
+    return [name for name, site in trace.items() if is_latent(site)]
+
+
+def outer_values(trace: dict[str, Sites]) -> dict[str, PyTree]:
+    """The current values of the parameters and the mutable state of a program.
+
+    Asked for where the guide runs, so that whoever trains hands in what it holds now; the
+    density that a kernel climbs must not use the values of its first call.
+    """
+    values = {}
+    for name, site in trace.items():
+        if site["type"] == "param":
+            values[name] = numpyro.param(name, site["value"], **site["kwargs"])
+        elif site["type"] == "mutable":
+            values[name] = mutable(name, site["value"])
+    return values
+
+
+def logdensity(
+    model: Model,
+    call: Call,
+    key: Key[Array, ""],
+    unconstrained: dict[str, Array],
+    given: dict[str, PyTree],
+) -> Scalar:
+    """log p of the program at unconstrained latent values, Jacobians included.
+
+    Args:
+        model: the program.
+        call: its arguments.
+        key: for whatever the program draws by itself, such as the indices of a minibatch: the
+            same key gives the same minibatch.
+        unconstrained: values of its latent sites.
+        given: values of parameters, mutable state, plates' indices and fixed latent sites.
+    """
+    with handlers.block():
+        program = handlers.substitute(handlers.seed(model, key), data=given)
+        return jnp.negative(potential_energy(program, call.args, call.kwargs, unconstrained))
+
+
+def constrain(site: Sites, unconstrained: Array) -> tuple[Array, Array]:
+    """The constrained value at a site, and log abs det for each of its events."""
+    with helpful_support_errors(site):
+        transform = biject_to(site["fn"].support)
+    value = transform(unconstrained)
+    log_det = transform.log_abs_det_jacobian(unconstrained, value)
+    event_dim = site["fn"].event_dim
+    return value, sum_rightmost(log_det, jnp.ndim(log_det) - jnp.ndim(value) + event_dim)
+
+
+def dynamic_supports(model: Model, call: Call, prototype: dict[str, Sites]) -> list[str]:
+    """The latent sites whose support depends on another latent site.
+
+    Two runs with other draws tell: a support that is the same object of the same numbers in
+    both does not depend on them.
+    """
+    names = latent_names(prototype)
+    runs = []
+    for seed in (0, 1):
+        with handlers.block():
+            runs.append(run(handlers.seed(model, seed), call))
+    return [name for name in names if not _same_support(*(run[name] for run in runs))]
+
+
+def _same_support(one: Sites, other: Sites) -> bool:
+    leaves = [jax.tree.flatten(site["fn"].support) for site in (one, other)]
+    (ours, structure), (theirs, other_structure) = leaves
+    if structure != other_structure:
+        return False
+    return all(bool(jnp.array_equal(a, b)) for a, b in zip(ours, theirs, strict=True))
+
+
+def is_real(support: Any) -> bool:
+    if isinstance(support, constraints.independent):
+        return is_real(support.base_constraint)
+    return support is constraints.real
+
+
+class LogDensityModel:
+    """A NumPyro program around a log density over a pytree.
+
+    Made by `model_from_logdensity`. Each leaf is a latent site on the real line, named after
+    its path; the density enters as one factor.
+    """
+
+    def __init__(self, logdensity_fn: Callable[[PyTree], Scalar], position: PyTree):
+        paths, self._structure = jax.tree_util.tree_flatten_with_path(position)
+        if not paths:
+            raise ValueError("position: expected a pytree with at least one array, got none")
+        self._logdensity_fn = logdensity_fn
+        names = [jax.tree_util.keystr(path, simple=True, separator="_") for path, _ in paths]
+        self.start = {
+            name or "position": jnp.asarray(leaf, jnp.result_type(float, leaf))
+            for name, (_, leaf) in zip(names, paths, strict=True)
+        }
+
+    def __call__(self) -> None:
+        leaves = [
+            numpyro.sample(
+                name,
+                numpyro.distributions.ImproperUniform(constraints.real, (), leaf.shape),
+            )
+            for name, leaf in self.start.items()
+        ]
+        numpyro.factor("logdensity", self._logdensity_fn(self.to_position_leaves(leaves)))
+
+    def to_position_leaves(self, leaves: list[Any]) -> PyTree:
+        return jax.tree.unflatten(self._structure, leaves)
+
+    def to_position(self, draws: dict[str, Array]) -> PyTree:
+        """Puts draws, a dict of sites, back into the position's structure."""
+        return self.to_position_leaves([draws[name] for name in self.start])
+
+    def init_loc_fn(self, site: Sites | None = None) -> Any:
+        """Starts a guide where the position is."""
+        return init_to_value(site, values=self.start)
+
+
+def model_from_logdensity(
+    logdensity_fn: Callable[[PyTree], Scalar], position: PyTree
+) -> LogDensityModel:
+    """Makes a NumPyro program of a log density, so that every guide works on it.
+
+    Args:
+        logdensity_fn: the log density at one position, up to a constant.
+        position: any pytree of arrays: gives the structure, and where a guide starts.
+
+    Returns:
+        A program without arguments, with one latent site a leaf.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> model = model_from_logdensity(lambda z: -jnp.sum(z**2), jnp.zeros(3))
+        >>> guide = AutoRefined(model)
+    """
+    return LogDensityModel(logdensity_fn, position)

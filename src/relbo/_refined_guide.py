@@ -1,0 +1,342 @@
+"""What refined NumPyro guides share."""
+
+from abc import abstractmethod
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpyro
+import numpyro.distributions as dist
+from jaxtyping import Array, Key, PyTree, Scalar
+from numpyro import handlers
+from numpyro.infer.autoguide import AutoGuide
+
+from relbo._guide_bases import base_of
+from relbo._program import (
+    Call,
+    Model,
+    Sites,
+    constrain,
+    latent_names,
+    logdensity,
+    outer_values,
+)
+from relbo._sampler_sites import sampler_from_sites
+from relbo.bases import AbstractBase
+from relbo.refinement import Refined, Refinement
+from relbo.validity import Bound, bound
+
+
+class _Start(NamedTuple):
+    """What the base guide proposes in one run."""
+
+    base: AbstractBase
+    """Over the latent values that the kernel moves."""
+    fixed: dict[str, Array]
+    """Unconstrained values of the other latent sites."""
+    fixed_log_q: Scalar
+    scale: float
+    """How many data points each local latent value stands for."""
+    plates: dict[str, Array]
+    """The indices of the plates that the base opened."""
+
+
+class AbstractRefinedGuide(AutoGuide):
+    """What the refined guides share: a base is run, its draw refined, the result emitted."""
+
+    refinement: Refinement
+    prefix: str
+    model: Model
+    _has_density: bool
+
+    @abstractmethod
+    def _run_base(self, key: Key[Array, ""], call: Call) -> dict[str, Sites]:
+        """The trace of one run of the base guide."""
+
+    @abstractmethod
+    def _unpack(self, position: PyTree) -> dict[str, Array]:
+        """Unconstrained values by site, from what the kernel moves."""
+
+    @abstractmethod
+    def _distributions(self, trace: dict[str, Sites]) -> dict[str, Any]:
+        """Distributions over unconstrained values, from a run of the base guide."""
+
+    @property
+    def bound(self) -> Bound:
+        """Whether the ELBO of this guide is a lower bound on the evidence, and why."""
+        return bound(
+            self.refinement.kernel,
+            self.refinement.entropy,
+            self.refinement.num_steps,
+            subsampling="independent" if self._subsamples() else "none",
+            base_has_density=self._has_density,
+        )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Array]:
+        call = Call(args, kwargs)
+        if self.prototype_trace is None:
+            self._setup_prototype(*args, **kwargs)
+        sampler, is_handed_in = sampler_from_sites(self.refinement, self.prefix)
+        if sampler.kernel.interacting:
+            if is_handed_in:
+                raise ValueError(
+                    f"particles of {type(sampler.kernel).__name__} move together, and this "
+                    "loss runs the guide for one at a time, which would silently make it SGD: "
+                    "use relbo.RefinedELBO(num_particles=K) as the loss and "
+                    "guide.sample_posterior for draws"
+                )
+            # Only the parameters are asked for here: an optimiser is being set up.
+            sampler = sampler._with_num_steps(0)
+        refined, start = self._refine(draw_key(), sampler, call, None)
+        return self._emit(refined, start)
+
+    def particles(
+        self, num_particles: int, *args: Any, **kwargs: Any
+    ) -> tuple[dict[str, Array], Scalar]:
+        """K particles moved together: their constrained values, and log q of them all."""
+        call = Call(args, kwargs)
+        sampler, _ = sampler_from_sites(self.refinement, self.prefix)
+        refined, start = self._refine(draw_key(), sampler, call, num_particles)
+        if start.fixed:
+            raise ValueError(
+                "particles that interact need all latent sites, and the model subsamples "
+                f"a plate with local ones beside {sorted(start.fixed)}"
+            )
+        values, log_dets = {}, jnp.zeros(())
+        for name, value in jax.vmap(self._unpack)(refined.position).items():
+            values[name], log_det = jax.vmap(
+                lambda v, name=name: constrain(self._prototype[name], v)
+            )(value)
+            log_dets = log_dets + jnp.sum(log_det)
+        log_q = start.scale * (jnp.sum(refined.log_q) - log_dets)
+        return values, log_q
+
+    def sample_posterior(
+        self,
+        rng_key: Key[Array, ""],
+        params: dict[str, PyTree],
+        *args: Any,
+        sample_shape: tuple[int, ...] = (),
+        num_steps: int | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Array]:
+        """Draws from the refined guide, all at once.
+
+        Args:
+            rng_key: a random key.
+            params: the learned parameters, as `SVI.get_params` returns them.
+            *args: the model's arguments: the sampler climbs its density.
+            sample_shape: the shape of the draws.
+            num_steps: more steps than in training, if one likes: the learned sampler goes on
+                at temperature 1 with its last step size.
+            **kwargs: the model's keyword arguments.
+
+        Returns:
+            Constrained draws by site, deterministic sites included.
+        """
+        number = 1
+        for size in sample_shape:
+            number *= size
+        longer = self if num_steps is None else self._extended(num_steps)
+        if longer.refinement.kernel.interacting:
+            draws = longer._sample_together(rng_key, params, number, args, kwargs)
+        else:
+            draws = jax.vmap(lambda k: longer._sample_one(k, params, args, kwargs))(
+                jr.split(rng_key, number)
+            )
+        return jax.tree.map(lambda x: x.reshape(sample_shape + x.shape[1:]), draws)
+
+    def median(
+        self, params: dict[str, PyTree], *args: Any, num_samples: int = 1000, **kwargs: Any
+    ) -> dict[str, Array]:
+        """Medians of the refined guide, from draws with a fixed key."""
+        half = self.quantiles(params, 0.5, *args, num_samples=num_samples, **kwargs)
+        return half
+
+    def quantiles(
+        self,
+        params: dict[str, PyTree],
+        quantiles: Any,
+        *args: Any,
+        num_samples: int = 1000,
+        **kwargs: Any,
+    ) -> dict[str, Array]:
+        """Quantiles of the refined guide, along the first axis, from draws with a fixed key."""
+        draws = self.sample_posterior(
+            jr.key(0), params, *args, sample_shape=(num_samples,), **kwargs
+        )
+        levels = jnp.asarray(quantiles)
+        return {
+            name: jnp.quantile(draws[name], levels, axis=0)
+            for name in latent_names(self._prototype)
+        }
+
+    @property
+    def _prototype(self) -> dict[str, Sites]:
+        if self.prototype_trace is None:
+            raise ValueError("the guide has not seen its model yet: train it first")
+        return self.prototype_trace
+
+    def _extended(self, num_steps: int) -> "AbstractRefinedGuide":
+        longer = object.__new__(type(self))
+        vars(longer).update(vars(self))
+        longer.refinement = self.refinement.extended(num_steps)
+        return longer
+
+    def _sample_one(
+        self, key: Key[Array, ""], params: dict[str, PyTree], args: tuple, kwargs: dict
+    ) -> dict[str, Array]:
+        guide_key, model_key = jr.split(key)
+        with handlers.block(), handlers.seed(rng_seed=guide_key):
+            with handlers.substitute(data=params):
+                latents = self(*args, **kwargs)
+        return {**latents, **self._deterministic(model_key, params, latents, args, kwargs)}
+
+    def _sample_together(
+        self,
+        key: Key[Array, ""],
+        params: dict[str, PyTree],
+        number: int,
+        args: tuple,
+        kwargs: dict,
+    ) -> dict[str, Array]:
+        guide_key, model_key = jr.split(key)
+        with handlers.block(), handlers.seed(rng_seed=guide_key):
+            with handlers.substitute(data=params):
+                latents, _ = self.particles(number, *args, **kwargs)
+        found = jax.vmap(
+            lambda k, latent: self._deterministic(k, params, latent, args, kwargs)
+        )(jr.split(model_key, number), latents)
+        return {**latents, **found}
+
+    def _deterministic(
+        self,
+        key: Key[Array, ""],
+        params: dict[str, PyTree],
+        latents: dict[str, Array],
+        args: tuple,
+        kwargs: dict,
+    ) -> dict[str, Array]:
+        if not any(site["type"] == "deterministic" for site in self._prototype.values()):
+            return {}
+        model = handlers.substitute(handlers.seed(self.model, key), data={**params, **latents})
+        with handlers.block():
+            trace = handlers.trace(model).get_trace(*args, **kwargs)
+        return {
+            name: site["value"]
+            for name, site in trace.items()
+            if site["type"] == "deterministic"
+        }
+
+    def _refine(
+        self,
+        key: Key[Array, ""],
+        sampler: Refinement,
+        call: Call,
+        num_particles: int | None,
+    ) -> tuple[Refined, _Start]:
+        base_key, model_key, refine_key = jr.split(key, 3)
+        start = self._start(base_key, call)
+        given = {**outer_values(self._prototype), **start.plates}
+
+        def logdensity_fn(position: PyTree) -> Scalar:
+            values = {**start.fixed, **self._unpack(position)}
+            # A local value stands for `scale` data points in the ELBO, but for one in its own
+            # posterior.
+            return logdensity(self.model, call, model_key, values, given) / start.scale
+
+        refined = sampler(refine_key, start.base, logdensity_fn, num_particles=num_particles)
+        return refined, start
+
+    def _start(self, key: Key[Array, ""], call: Call) -> _Start:
+        run_key, fixed_key = jr.split(key)
+        # Parameters and plates of the base are everybody's; its draws are not.
+        with handlers.block(hide_fn=lambda site: site["type"] not in ("param", "plate")):
+            trace = self._run_base(run_key, call)
+        distributions = self._distributions(trace)
+        scales = {name: _subsampling_scale(trace, name) for name in distributions}
+        local = {name for name, scale in scales.items() if scale != 1.0}
+        moved = local or set(distributions)
+        if len({scales[name] for name in moved}) > 1:
+            raise ValueError(
+                f"local latent sites {sorted(moved)} are in plates that subsample at different "
+                "rates: give them one rate, or refine one of the plates only"
+            )
+        fixed_base = {n: fn for n, fn in distributions.items() if n not in moved}
+        fixed, fixed_log_q = {}, jnp.zeros(())
+        if fixed_base:
+            # Globals beside subsampled locals stay where the base drew them: moving both with
+            # one minibatch would spoil the bound.
+            position, fixed_log_q = base_of(fixed_base).sample(fixed_key)
+            fixed = self._unpack(position)
+        return _Start(
+            base_of({n: fn for n, fn in distributions.items() if n in moved}),
+            fixed,
+            fixed_log_q,
+            next(iter(scales[name] for name in moved)),
+            {n: site["value"] for n, site in trace.items() if site["type"] == "plate"},
+        )
+
+    def _emit(self, refined: Refined, start: _Start) -> dict[str, Array]:
+        """Hands the refined values to NumPyro as sites, and log q as a factor."""
+        log_q = start.scale * refined.log_q + start.fixed_log_q
+        numpyro.factor(f"{self.prefix}_log_q", log_q)
+        values = {**start.fixed, **self._unpack(refined.position)}
+        plates = self._plates(start)
+        result = {}
+        for name in latent_names(self._prototype):
+            site = self._prototype[name]
+            value, log_det = constrain(site, values[name])
+            delta = dist.Delta(value, log_density=-log_det, event_dim=site["fn"].event_dim)
+            with ExitStack() as stack:
+                for frame in site["cond_indep_stack"]:
+                    if frame.name in plates:
+                        stack.enter_context(plates[frame.name])
+                result[name] = numpyro.sample(name, delta)
+        return result
+
+    def _plates(self, start: _Start) -> dict[str, Any]:
+        """The base's plates once more, with the indices that it drew."""
+        sizes = {
+            name: site["args"][0]
+            for name, site in self._prototype.items()
+            if site["type"] == "plate"
+        }
+        frames = {
+            frame.name: frame
+            for name in latent_names(self._prototype)
+            for frame in self._prototype[name]["cond_indep_stack"]
+        }
+        plates = {}
+        for name, frame in frames.items():
+            size = sizes[name]
+            subsample = len(start.plates[name]) if name in start.plates else frame.size
+            with handlers.substitute(data=start.plates), handlers.block():
+                plates[name] = numpyro.plate(
+                    name, size, dim=frame.dim, subsample_size=subsample
+                )
+        return plates
+
+    def _subsamples(self) -> bool:
+        return any(
+            site["type"] == "plate" and (site["args"][1] or site["args"][0]) < site["args"][0]
+            for site in self._prototype.values()
+        )
+
+
+def draw_key() -> Key[Array, ""]:
+    key = numpyro.prng_key()
+    if key is None:
+        raise ValueError("a guide draws: run it inside numpyro.handlers.seed")
+    return key
+
+
+def _subsampling_scale(trace: dict[str, Sites], name: str) -> float:
+    """How many data points one entry of a site stands for: the product over its plates."""
+    scale = 1.0
+    for frame in trace[name]["cond_indep_stack"]:
+        full = trace[frame.name]["args"][0] if frame.name in trace else frame.size
+        scale *= full / frame.size
+    return scale

@@ -1,0 +1,299 @@
+"""NumPyro guides with samplers inside."""
+
+from collections import OrderedDict
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Key, PyTree
+from numpyro import handlers
+from numpyro.infer.autoguide import (
+    AutoContinuous,
+    AutoDiagonalNormal,
+    AutoGuide,
+    AutoGuideList,
+    AutoNormal,
+)
+from numpyro.infer.initialization import init_to_uniform
+
+from relbo._guide_bases import is_point, unconstrained
+from relbo._parameters import PerStep
+from relbo._program import (
+    Call,
+    LogDensityModel,
+    Model,
+    Sites,
+    dynamic_supports,
+    latent_names,
+    run,
+)
+from relbo._refined_guide import AbstractRefinedGuide, draw_key
+from relbo.annealing import Annealing
+from relbo.entropy import AbstractEntropy
+from relbo.kernels import AbstractKernel, Underdamped
+from relbo.refinement import Mode, Refinement, Space
+
+
+class AutoRefined(AbstractRefinedGuide):
+    """An autoguide with T steps of a sampler inside.
+
+    With nothing but the model it is annealed underdamped dynamics with the reverse-kernel
+    account, in the whitened coordinates of a diagonal normal, T = 8: a valid bound that
+    contains NumPyro's AutoDAIS as a special case.
+
+    Args:
+        model: a NumPyro program.
+        base: the guide to refine: a class or an instance of NumPyro's continuous autoguides
+            (AutoNormal, AutoDiagonalNormal, AutoMultivariateNormal,
+            AutoLowRankMultivariateNormal, AutoIAFNormal, AutoBNAFNormal, AutoDelta,
+            AutoGuideList).
+        kernel: how a step moves; by default `Underdamped` with a step size of its own for each
+            step.
+        num_steps: T.
+        entropy: what stands for log q; by default `ReverseKernel`.
+        anneal: a learned path of temperatures from the base to the posterior; by default where
+            the account is `ReverseKernel` and the base has a density.
+        mode: `"full"` or `"fast"` differentiation.
+        remat: keep only positions for the backward pass.
+        space: `"whitened"` or `"unconstrained"`.
+        prefix: of the names of all parameters.
+        init_loc_fn: where the base starts.
+        max_step_size: a cap on the learned step size; see `Refinement`.
+
+    The parameters of the sampler are ordinary `numpyro.param` sites: `auto_step_size`,
+    `auto_damping`, `auto_temperature_increments` and the like.
+
+    Example:
+        >>> import numpyro, numpyro.distributions as dist
+        >>> def model():
+        ...     numpyro.sample("x", dist.Normal(0, 1))
+        >>> guide = AutoRefined(model)
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        base: type[AutoGuide] | AutoGuide = AutoDiagonalNormal,
+        kernel: AbstractKernel | None = None,
+        num_steps: int = 8,
+        entropy: AbstractEntropy | None = None,
+        anneal: bool | Annealing | None = None,
+        mode: Mode = "full",
+        remat: bool = False,
+        space: Space = "whitened",
+        prefix: str = "auto",
+        init_loc_fn: Any = None,
+        max_step_size: float | None = None,
+        **base_options: Any,
+    ):
+        if init_loc_fn is None:
+            is_density = isinstance(model, LogDensityModel)
+            init_loc_fn = model.init_loc_fn if is_density else init_to_uniform
+        self.base = _make_base(base, model, prefix, init_loc_fn, base_options)
+        super().__init__(model, prefix=prefix, init_loc_fn=init_loc_fn)
+        self.refinement = _default_refinement(
+            kernel, entropy, num_steps, anneal, mode, remat, space, max_step_size,
+            can_anneal=not _has_points(self.base),
+        )  # fmt: skip
+        self._has_density = not _has_points(self.base)
+
+    def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
+        call = Call(args, kwargs)
+        with handlers.block():
+            handlers.seed(self.base, draw_key())(*args, **kwargs)
+        self.prototype_trace = self.base.prototype_trace
+        _check_latents(self._prototype, dynamic_supports(self.model, call, self._prototype))
+
+    def _run_base(self, key: Key[Array, ""], call: Call) -> dict[str, Sites]:
+        return handlers.trace(handlers.seed(self.base, key)).get_trace(
+            *call.args, **call.kwargs
+        )
+
+    def _distributions(self, trace: dict[str, Sites]) -> dict[str, Any]:
+        distributions, packed = {}, set()
+        for part in _parts(self.base):
+            if isinstance(part, AutoContinuous):
+                name = f"_{part.prefix}_latent"
+                distributions[name] = trace[name]["fn"]
+                packed |= set(part._init_locs)
+        for name in latent_names(self._prototype):
+            if name not in packed:
+                distributions[name] = unconstrained(trace[name]["fn"], self._prototype[name])
+        return distributions
+
+    def _unpack(self, position: PyTree) -> dict[str, Array]:
+        values = dict(position)
+        for part in _parts(self.base):
+            name = f"_{part.prefix}_latent"
+            if isinstance(part, AutoContinuous) and name in values:
+                values.update(part._unpack_latent(values.pop(name)))
+        return values
+
+
+class RefinedGuide(AbstractRefinedGuide):
+    """A hand-written guide with a sampler inside; made by `refine`."""
+
+    def __init__(self, guide: Model, model: Model, refinement: Refinement, prefix: str):
+        super().__init__(model, prefix=prefix)
+        self.guide = guide
+        self.refinement = refinement
+        self._has_density = True
+
+    def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
+        call = Call(args, kwargs)
+        guide_key, model_key = jr.split(draw_key())
+        with handlers.block():
+            guide_trace = self._run_base(guide_key, call)
+            replayed = handlers.replay(
+                handlers.seed(self.model, model_key), OrderedDict(guide_trace)
+            )
+            self.prototype_trace = run(replayed, call)
+        names = latent_names(self._prototype)
+        missing = [name for name in names if name not in guide_trace]
+        if missing:
+            raise ValueError(
+                f"the model's latent sites {missing} are not in the guide: add them to it, or "
+                "use relbo.AutoRefined"
+            )
+        self._has_density = not any(is_point(guide_trace[name]["fn"]) for name in names)
+        _check_latents(self._prototype, [])
+        self._check_independent(call)
+
+    def _check_independent(self, call: Call) -> None:
+        """A site drawn given another has no density or whitening of its own to walk with."""
+        needs_density = self.refinement.anneal is not None or self.refinement.entropy.redraws
+        if self.refinement.space == "unconstrained" and not needs_density:
+            return
+        with handlers.block():
+            runs = [self._distributions(self._run_base(jr.key(seed), call)) for seed in (0, 1)]
+        for name in runs[0]:
+            ours, theirs = (jax.tree.leaves(run[name]) for run in runs)
+            if not all(bool(jnp.array_equal(a, b)) for a, b in zip(ours, theirs, strict=True)):
+                raise ValueError(
+                    f"the guide's distribution at '{name}' depends on another of its draws: "
+                    'use space="unconstrained" without annealing, and an account other than '
+                    "Gaussian"
+                )
+
+    def _run_base(self, key: Key[Array, ""], call: Call) -> dict[str, Sites]:
+        return handlers.trace(handlers.seed(self.guide, key)).get_trace(
+            *call.args, **call.kwargs
+        )
+
+    def _distributions(self, trace: dict[str, Sites]) -> dict[str, Any]:
+        return {
+            name: unconstrained(trace[name]["fn"], self._prototype[name])
+            for name in latent_names(self._prototype)
+        }
+
+    def _unpack(self, position: PyTree) -> dict[str, Array]:
+        return position
+
+
+def refine(
+    guide: Model,
+    model: Model,
+    *,
+    kernel: AbstractKernel | None = None,
+    num_steps: int = 8,
+    entropy: AbstractEntropy | None = None,
+    anneal: bool | Annealing | None = None,
+    mode: Mode = "full",
+    remat: bool = False,
+    space: Space = "whitened",
+    prefix: str = "refined",
+    max_step_size: float | None = None,
+) -> RefinedGuide:
+    """Lifts a hand-written guide to a refined one.
+
+    The guide may be amortised: an encoder whose local latent sites are in a plate. Gradients
+    reach the encoder, the parameters inside the model and the sampler's own.
+
+    Args:
+        guide: a NumPyro program with a sample statement for each latent site of the model.
+        model: the program whose posterior is approximated.
+        kernel, num_steps, entropy, anneal, mode, remat, space, max_step_size: as for
+            `AutoRefined`.
+        prefix: of the names of the sampler's parameters.
+
+    Returns:
+        A guide for `SVI`.
+    """
+    refinement = _default_refinement(
+        kernel, entropy, num_steps, anneal, mode, remat, space, max_step_size, can_anneal=True
+    )
+    return RefinedGuide(guide, model, refinement, prefix)
+
+
+def _parts(guide: AutoGuide) -> list[AutoGuide]:
+    if isinstance(guide, AutoGuideList):
+        return [part for inner in guide for part in _parts(inner)]
+    return [guide]
+
+
+def _has_points(guide: AutoGuide) -> bool:
+    return any(
+        not isinstance(part, AutoContinuous | AutoNormal)
+        or type(part).__name__ == "AutoLaplaceApproximation"
+        for part in _parts(guide)
+    )
+
+
+def _make_base(
+    base: type[AutoGuide] | AutoGuide,
+    model: Model,
+    prefix: str,
+    init_loc_fn: Any,
+    options: dict[str, Any],
+) -> AutoGuide:
+    if isinstance(base, type):
+        return base(model, prefix=prefix, init_loc_fn=init_loc_fn, **options)
+    if options:
+        raise ValueError(
+            f"{sorted(options)}: options of the base go to its own constructor where an "
+            "instance is given"
+        )
+    return base
+
+
+def _default_refinement(
+    kernel: AbstractKernel | None,
+    entropy: AbstractEntropy | None,
+    num_steps: int,
+    anneal: bool | Annealing | None,
+    mode: Mode,
+    remat: bool,
+    space: Space,
+    max_step_size: float | None,
+    *,
+    can_anneal: bool,
+) -> Refinement:
+    if kernel is None:
+        steps = PerStep(jnp.full(max(num_steps, 1), 0.2))
+        kernel = Underdamped(step_size=steps if num_steps > 0 else 0.2, damping=0.9)
+    if anneal is None:
+        counts_both = entropy is None or (entropy.counts_forward and entropy.counts_reverse)
+        anneal = can_anneal and counts_both
+    return Refinement(
+        kernel,
+        entropy,
+        num_steps=num_steps,
+        mode=mode,
+        anneal=anneal,
+        remat=remat,
+        space=space,
+        max_step_size=max_step_size,
+    )
+
+
+def _check_latents(prototype: dict[str, Sites], dynamic: list[str]) -> None:
+    if not latent_names(prototype):
+        raise ValueError("the model has no continuous latent site: there is nothing to refine")
+    if dynamic:
+        raise ValueError(
+            f"the support of {dynamic} depends on other latent sites, and a guide that took it "
+            "for fixed would be silently wrong: write the site on a fixed support and scale it "
+            "(x = low + (high - low) * u), or use numpyro.infer.reparam.TransformReparam"
+        )
