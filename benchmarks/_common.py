@@ -4,6 +4,7 @@ import argparse
 import datetime
 import json
 import math
+import os
 import platform
 import subprocess
 import sys
@@ -53,17 +54,16 @@ def write_results(name: str, results: Any, *, quick: bool, seconds: float) -> No
     if quick:
         print("(a quick run: nothing is written)")
         return
-    today = datetime.date.today().isoformat()
     record = {
         "benchmark": name,
-        "date": today,
+        "date": TODAY,
         "command": _command(),
         "seconds": round(seconds, 1),
         "machine": describe_machine(),
         "results": results,
     }
     RESULTS_DIR.mkdir(exist_ok=True)
-    file = RESULTS_DIR / f"{name}-{today}.json"
+    file = RESULTS_DIR / f"{name}-{TODAY}.json"
     file.write_text(json.dumps(_strict(record), indent=1, allow_nan=False) + "\n")
     print(f"wrote benchmarks/results/{file.name}")
 
@@ -91,7 +91,7 @@ def describe_machine() -> dict[str, Any]:
         "optax": optax.__version__,
         "numpy": numpy.__version__,
         "relbo": relbo.__version__,
-        "commit": _commit(),
+        "commit": COMMIT,
     }
 
 
@@ -120,15 +120,11 @@ def _cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
-def _num_cores() -> int:
+def _num_cores() -> int | None:
     # What this process may use, which taskset or a container makes fewer than there are.
     if sys.platform == "linux":
-        import os
-
         return len(os.sched_getaffinity(0))
-    import multiprocessing
-
-    return multiprocessing.cpu_count()
+    return os.cpu_count()
 
 
 def _commit() -> str | None:
@@ -147,3 +143,8 @@ def _git(folder: Path, *words: str) -> str:
         ["git", *words], cwd=folder, check=True, capture_output=True, text=True
     )
     return done.stdout.strip()
+
+
+# Of the start of the run, when the source was read: a long run may see both change.
+TODAY = datetime.date.today().isoformat()
+COMMIT = _commit()

@@ -7,7 +7,8 @@ Five particles for each of 128 images, full mode (through every step), with rema
 Weights and images are random: neither memory nor time depends on them.
 
 Bars: the temporary memory at T = 64 is at most 1.5 times that at T = 8, and the time grows at
-most linearly with the number of gradients.
+most in proportion to T. The ratio of the gradients taken (T, or T + 1 with the reverse kernel)
+and of the flops are printed beside the ratio of the times, which is stricter.
 """
 
 import math
