@@ -5,6 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
@@ -13,13 +14,14 @@ from jaxtyping import Array, PyTree
 class PerStep(eqx.Module):
     """Marks a value as one entry a refinement step, along a leading axis.
 
-    Args:
-        values: a pytree whose leaves have a leading axis of at most `num_steps`; a shorter
-            schedule holds its last entry.
+        Args:
+            values: a pytree whose leaves have a leading axis of at most `num_steps`; a shorter
+                schedule holds its last entry.
 
-    Example:
-        >>> import jax.numpy as jnp
-        >>> kernel = SGLD(step_size=PerStep(jnp.array([0.1, 0.05, 0.01])))
+        Example:
+            >>> import jax.numpy as jnp
+    import numpy as np
+            >>> kernel = SGLD(step_size=PerStep(jnp.array([0.1, 0.05, 0.01])))
     """
 
     values: PyTree
@@ -102,8 +104,9 @@ def _check_inside(values: PyTree, upper: float | None, name: str) -> None:
         # refinement reports by name.
         if is_traced(leaf):
             continue
-        leaf = jnp.asarray(leaf)
-        if not bool(jnp.all((leaf > 0) & (leaf < end))):
+        # NumPy, because under a transformation jax.numpy would trace even this.
+        leaf = np.asarray(leaf)
+        if not np.all((leaf > 0) & (leaf < end)):
             raise ValueError(f"{name}: expected numbers in (0, {end}), got {leaf}")
 
 

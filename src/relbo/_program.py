@@ -10,7 +10,7 @@ from jaxtyping import Array, Key, PyTree, Scalar
 from numpyro import handlers
 from numpyro.distributions import biject_to, constraints
 from numpyro.distributions.util import sum_rightmost
-from numpyro.infer import init_to_value
+from numpyro.infer import init_to_uniform, init_to_value
 from numpyro.infer.util import helpful_support_errors, potential_energy
 from numpyro.primitives import mutable
 
@@ -95,7 +95,10 @@ def dynamic_supports(model: Model, call: Call, prototype: dict[str, Sites]) -> l
     runs = []
     for seed in (0, 1):
         with handlers.block():
-            runs.append(run(handlers.seed(model, seed), call))
+            program = handlers.substitute(
+                handlers.seed(model, seed), substitute_fn=init_to_uniform
+            )
+            runs.append(run(program, call))
     return [name for name in names if not _same_support(*(run[name] for run in runs))]
 
 

@@ -336,6 +336,8 @@ def draw_key() -> Key[Array, ""]:
 def _subsampling_scale(trace: dict[str, Sites], name: str) -> float:
     """How many data points one entry of a site stands for: the product over its plates."""
     scale = 1.0
+    if name not in trace:  # the vector of a guide that packs all sites, which is never local
+        return scale
     for frame in trace[name]["cond_indep_stack"]:
         full = trace[frame.name]["args"][0] if frame.name in trace else frame.size
         scale *= full / frame.size

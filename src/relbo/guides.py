@@ -10,7 +10,6 @@ from jaxtyping import Array, Key, PyTree
 from numpyro import handlers
 from numpyro.infer.autoguide import (
     AutoContinuous,
-    AutoDiagonalNormal,
     AutoGuide,
     AutoGuideList,
     AutoNormal,
@@ -39,8 +38,8 @@ class AutoRefined(AbstractRefinedGuide):
     """An autoguide with T steps of a sampler inside.
 
     With nothing but the model it is annealed underdamped dynamics with the reverse-kernel
-    account, in the whitened coordinates of a diagonal normal, T = 8: a valid bound that
-    contains NumPyro's AutoDAIS as a special case.
+    account, in the whitened coordinates of a mean-field normal, T = 8, with a step size for
+    each coordinate and step: a valid bound that contains NumPyro's AutoDAIS as a special case.
 
     Args:
         model: a NumPyro program.
@@ -48,8 +47,9 @@ class AutoRefined(AbstractRefinedGuide):
             (AutoNormal, AutoDiagonalNormal, AutoMultivariateNormal,
             AutoLowRankMultivariateNormal, AutoIAFNormal, AutoBNAFNormal, AutoDelta,
             AutoGuideList).
-        kernel: how a step moves; by default `Underdamped` with a step size of its own for each
-            step.
+        kernel: how a step moves; by default `Underdamped` with a step size for each coordinate
+            and step (for each step alone where a plate is subsampled), capped at 1 in whitened
+            coordinates.
         num_steps: T.
         entropy: what stands for log q; by default `ReverseKernel`.
         anneal: a learned path of temperatures from the base to the posterior; by default where
@@ -75,7 +75,7 @@ class AutoRefined(AbstractRefinedGuide):
         self,
         model: Model,
         *,
-        base: type[AutoGuide] | AutoGuide = AutoDiagonalNormal,
+        base: type[AutoGuide] | AutoGuide = AutoNormal,
         kernel: AbstractKernel | None = None,
         num_steps: int = 8,
         entropy: AbstractEntropy | None = None,
@@ -93,6 +93,7 @@ class AutoRefined(AbstractRefinedGuide):
             init_loc_fn = model.init_loc_fn if is_density else init_to_uniform
         self.base = _make_base(base, model, prefix, init_loc_fn, base_options)
         super().__init__(model, prefix=prefix, init_loc_fn=init_loc_fn)
+        self._kernel_is_default = kernel is None
         self.refinement = _default_refinement(
             kernel, entropy, num_steps, anneal, mode, remat, space, max_step_size,
             can_anneal=not _has_points(self.base),
@@ -101,10 +102,50 @@ class AutoRefined(AbstractRefinedGuide):
 
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
         call = Call(args, kwargs)
-        with handlers.block():
-            handlers.seed(self.base, draw_key())(*args, **kwargs)
+        try:
+            with handlers.block():
+                handlers.seed(self.base, draw_key())(*args, **kwargs)
+        except ValueError as error:
+            if "local latent variables" not in str(error):
+                raise
+            raise ValueError(
+                f"base: {type(self.base).__name__} takes all latent values for one vector, and "
+                "the model has local ones in a plate that is subsampled: use base=AutoNormal, "
+                "or relbo.refine with a guide of your own"
+            ) from error
         self.prototype_trace = self.base.prototype_trace
         _check_latents(self._prototype, dynamic_supports(self.model, call, self._prototype))
+        if self._kernel_is_default and not self._has_local_sites():
+            self._size_kernel(call)
+
+    def _size_kernel(self, call: Call) -> None:
+        """Gives the default kernel a step size a coordinate, now that they can be counted."""
+        with handlers.block():
+            distributions = self._distributions(self._run_base(jr.key(0), call))
+        sizes = {name: jnp.full(fn.shape(), 0.3) for name, fn in distributions.items()}
+        old = self.refinement
+        self.refinement = Refinement(
+            _default_kernel(old.num_steps, sizes),
+            old.entropy,
+            num_steps=old.num_steps,
+            mode=old.mode,
+            anneal=False if old.anneal is None else old.anneal,
+            remat=old.remat,
+            space=old.space,
+            max_step_size=old.kernel.step_size.upper,
+        )
+
+    def _has_local_sites(self) -> bool:
+        sizes = {
+            name: site["args"][0]
+            for name, site in self._prototype.items()
+            if site["type"] == "plate"
+        }
+        return any(
+            frame.size < sizes[frame.name]
+            for name in latent_names(self._prototype)
+            for frame in self._prototype[name]["cond_indep_stack"]
+        )
 
     def _run_base(self, key: Key[Array, ""], call: Call) -> dict[str, Sites]:
         return handlers.trace(handlers.seed(self.base, key)).get_trace(
@@ -115,8 +156,7 @@ class AutoRefined(AbstractRefinedGuide):
         distributions, packed = {}, set()
         for part in _parts(self.base):
             if isinstance(part, AutoContinuous):
-                name = f"_{part.prefix}_latent"
-                distributions[name] = trace[name]["fn"]
+                distributions[_latent(part)] = trace[f"_{part.prefix}_latent"]["fn"]
                 packed |= set(part._init_locs)
         for name in latent_names(self._prototype):
             if name not in packed:
@@ -126,9 +166,8 @@ class AutoRefined(AbstractRefinedGuide):
     def _unpack(self, position: PyTree) -> dict[str, Array]:
         values = dict(position)
         for part in _parts(self.base):
-            name = f"_{part.prefix}_latent"
-            if isinstance(part, AutoContinuous) and name in values:
-                values.update(part._unpack_latent(values.pop(name)))
+            if isinstance(part, AutoContinuous) and _latent(part) in values:
+                values.update(part._unpack_latent(values.pop(_latent(part))))
         return values
 
 
@@ -227,6 +266,11 @@ def refine(
     return RefinedGuide(guide, model, refinement, prefix)
 
 
+def _latent(part: AutoContinuous) -> str:
+    """What the kernel's position calls the whole latent vector of a guide."""
+    return f"{part.prefix}_latent"
+
+
 def _parts(guide: AutoGuide) -> list[AutoGuide]:
     if isinstance(guide, AutoGuideList):
         return [part for inner in guide for part in _parts(inner)]
@@ -271,8 +315,8 @@ def _default_refinement(
     can_anneal: bool,
 ) -> Refinement:
     if kernel is None:
-        steps = PerStep(jnp.full(max(num_steps, 1), 0.2))
-        kernel = Underdamped(step_size=steps if num_steps > 0 else 0.2, damping=0.9)
+        kernel = _default_kernel(num_steps, 0.3)
+        max_step_size = 1.0 if max_step_size is None else max_step_size
     if anneal is None:
         counts_both = entropy is None or (entropy.counts_forward and entropy.counts_reverse)
         anneal = can_anneal and counts_both
@@ -286,6 +330,16 @@ def _default_refinement(
         space=space,
         max_step_size=max_step_size,
     )
+
+
+def _default_kernel(num_steps: int, step_size: PyTree) -> Underdamped:
+    """Each step with a size and a damping of its own, each coordinate where its size is known."""
+    if num_steps == 0:
+        return Underdamped(0.3, 0.9)
+    sizes = jax.tree.map(
+        lambda size: jnp.tile(size, (num_steps,) + (1,) * jnp.ndim(size)), step_size
+    )
+    return Underdamped(PerStep(sizes), PerStep(jnp.full(num_steps, 0.9)))
 
 
 def _check_latents(prototype: dict[str, Sites], dynamic: list[str]) -> None:

@@ -151,7 +151,7 @@ class Refinement(eqx.Module):
         Returns:
             A `Refined`.
         """
-        if self.kernel.interacting:
+        if self.kernel.interacting and self.num_steps > 0:
             if num_particles is None:
                 raise ValueError(
                     f"num_particles: {type(self.kernel).__name__} moves particles together and "
