@@ -187,7 +187,7 @@ MUTANTS = [
         "_walk.py",
         "behind=jax.tree.map(lambda v: schedule(v, behind), changing)",
         "behind=jax.tree.map(lambda v: schedule(v, ahead), changing)",
-        "tests/test_refinement.py",
+        "tests/test_closed_forms.py",
     ),
     Mutant(
         "the bad position kept",

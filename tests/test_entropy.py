@@ -46,14 +46,20 @@ def test_log_volume_is_that_of_the_whole_map(kernel):
 
     BASE_KEY = jr.split(jr.key(1), 3)[0]
 
+    @jax.jit
     def moved(flat):
         base = Fixed(flat.reshape(shape))
         return particle(jr.key(1), base, mixture, num_particles=size).position.reshape(-1)
 
-    jacobian = jax.jacfwd(moved)(start.reshape(-1))
+    # By differences: the derivative that the library takes must not check itself.
+    flat, step = np.asarray(start).reshape(-1), 1e-6
+    shifts = step * np.eye(flat.size)
+    jacobian = np.stack(
+        [(moved(flat + shift) - moved(flat - shift)) / (2 * step) for shift in shifts], axis=1
+    )
     expected = np.linalg.slogdet(jacobian)[1]
     log_q = volume(jr.key(1), Fixed(start), mixture, num_particles=size).log_q
-    np.testing.assert_allclose(-log_q, expected, rtol=1e-8)
+    np.testing.assert_allclose(-log_q, expected, rtol=1e-5)
     assert abs(expected) > 0.01
 
 

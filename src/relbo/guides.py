@@ -333,7 +333,7 @@ def _default_refinement(
 
 
 def _default_kernel(num_steps: int, step_size: PyTree) -> Underdamped:
-    """Each step with a size and a damping of its own, each coordinate where its size is known."""
+    """Each step has a size and a damping of its own; the sizes may be one a coordinate."""
     if num_steps == 0:
         return Underdamped(0.3, 0.9)
     sizes = jax.tree.map(
