@@ -12,6 +12,7 @@ from relbo.bases import Dirac as Dirac
 from relbo.bases import MultivariateNormal as MultivariateNormal
 from relbo.bases import StandardNormal as StandardNormal
 from relbo.bases import TransformedNormal as TransformedNormal
+from relbo.collapsing import collapse as collapse
 from relbo.elbo import RefinedELBO as RefinedELBO
 from relbo.entropy import AbstractEntropy as AbstractEntropy
 from relbo.entropy import ChangeOfVariables as ChangeOfVariables

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 import jax.random as jr
 import numpyro.distributions as dist
-from jaxtyping import Array, Key, PyTree, Scalar
+from jaxtyping import Array, PRNGKeyArray, PyTree, Scalar
 from numpyro.distributions import biject_to
 
 from relbo._program import Sites, is_real
@@ -51,7 +51,7 @@ class SitesBase(AbstractBase):
     def centre(self) -> PyTree:
         return {name: jnp.asarray(fn.mean) for name, fn in self.distributions.items()}
 
-    def sample(self, key: Key[Array, ""]) -> tuple[PyTree, Scalar]:
+    def sample(self, key: PRNGKeyArray) -> tuple[PyTree, Scalar]:
         keys = jr.split(key, len(self.distributions))
         items = self.distributions.items()
         position = {name: fn.rsample(k) for k, (name, fn) in zip(keys, items, strict=True)}
@@ -71,7 +71,7 @@ class SitesPoint(AbstractBase):
     def centre(self) -> PyTree:
         return {name: _point_or_mean(fn) for name, fn in self.distributions.items()}
 
-    def sample(self, key: Key[Array, ""]) -> tuple[PyTree, Scalar]:
+    def sample(self, key: PRNGKeyArray) -> tuple[PyTree, Scalar]:
         keys = jr.split(key, len(self.distributions))
         position, log_q = {}, jnp.zeros(())
         for k, (name, fn) in zip(keys, self.distributions.items(), strict=True):

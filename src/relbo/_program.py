@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpyro
-from jaxtyping import Array, Key, PyTree, Scalar
+from jaxtyping import Array, PRNGKeyArray, PyTree, Scalar
 from numpyro import handlers
 from numpyro.distributions import biject_to, constraints
 from numpyro.distributions.util import sum_rightmost
@@ -56,7 +56,7 @@ def outer_values(trace: dict[str, Sites]) -> dict[str, PyTree]:
 def logdensity(
     model: Model,
     call: Call,
-    key: Key[Array, ""],
+    key: PRNGKeyArray,
     unconstrained: dict[str, Array],
     given: dict[str, PyTree],
 ) -> Scalar:

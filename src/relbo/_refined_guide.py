@@ -1,5 +1,7 @@
 """What refined NumPyro guides share."""
 
+import copy
+import math
 from abc import abstractmethod
 from contextlib import ExitStack
 from typing import Any, NamedTuple
@@ -9,7 +11,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpyro
 import numpyro.distributions as dist
-from jaxtyping import Array, Key, PyTree, Scalar
+from jaxtyping import Array, PRNGKeyArray, PyTree, Scalar
 from numpyro import handlers
 from numpyro.infer.autoguide import AutoGuide
 
@@ -52,7 +54,7 @@ class AbstractRefinedGuide(AutoGuide):
     _has_density: bool
 
     @abstractmethod
-    def _run_base(self, key: Key[Array, ""], call: Call) -> dict[str, Sites]:
+    def _run_base(self, key: PRNGKeyArray, call: Call) -> dict[str, Sites]:
         """The trace of one run of the base guide."""
 
     @abstractmethod
@@ -62,6 +64,10 @@ class AbstractRefinedGuide(AutoGuide):
     @abstractmethod
     def _distributions(self, trace: dict[str, Sites]) -> dict[str, Any]:
         """Distributions over unconstrained values, from a run of the base guide."""
+
+    @abstractmethod
+    def _at_full_size(self) -> "AbstractRefinedGuide":
+        """The same guide for draws of all local values, whatever the size of a minibatch."""
 
     @property
     def bound(self) -> Bound:
@@ -115,7 +121,7 @@ class AbstractRefinedGuide(AutoGuide):
 
     def sample_posterior(
         self,
-        rng_key: Key[Array, ""],
+        rng_key: PRNGKeyArray,
         params: dict[str, PyTree],
         *args: Any,
         sample_shape: tuple[int, ...] = (),
@@ -136,10 +142,11 @@ class AbstractRefinedGuide(AutoGuide):
         Returns:
             Constrained draws by site, deterministic sites included.
         """
-        number = 1
-        for size in sample_shape:
-            number *= size
-        longer = self if num_steps is None else self._extended(num_steps)
+        number = math.prod(sample_shape)
+        self._check_ready()
+        longer = self._at_full_size()
+        if num_steps is not None:
+            longer = longer._extended(num_steps)
         if longer.refinement.kernel.interacting:
             draws = longer._sample_together(rng_key, params, number, args, kwargs)
         else:
@@ -173,20 +180,22 @@ class AbstractRefinedGuide(AutoGuide):
             for name in latent_names(self._prototype)
         }
 
-    @property
-    def _prototype(self) -> dict[str, Sites]:
+    def _check_ready(self) -> None:
         if self.prototype_trace is None:
             raise ValueError("the guide has not seen its model yet: train it first")
-        return self.prototype_trace
+
+    @property
+    def _prototype(self) -> dict[str, Sites]:
+        self._check_ready()
+        return self.prototype_trace or {}
 
     def _extended(self, num_steps: int) -> "AbstractRefinedGuide":
-        longer = object.__new__(type(self))
-        vars(longer).update(vars(self))
+        longer = copy.copy(self)
         longer.refinement = self.refinement.extended(num_steps)
         return longer
 
     def _sample_one(
-        self, key: Key[Array, ""], params: dict[str, PyTree], args: tuple, kwargs: dict
+        self, key: PRNGKeyArray, params: dict[str, PyTree], args: tuple, kwargs: dict
     ) -> dict[str, Array]:
         guide_key, model_key = jr.split(key)
         with handlers.block(), handlers.seed(rng_seed=guide_key):
@@ -196,7 +205,7 @@ class AbstractRefinedGuide(AutoGuide):
 
     def _sample_together(
         self,
-        key: Key[Array, ""],
+        key: PRNGKeyArray,
         params: dict[str, PyTree],
         number: int,
         args: tuple,
@@ -213,7 +222,7 @@ class AbstractRefinedGuide(AutoGuide):
 
     def _deterministic(
         self,
-        key: Key[Array, ""],
+        key: PRNGKeyArray,
         params: dict[str, PyTree],
         latents: dict[str, Array],
         args: tuple,
@@ -232,7 +241,7 @@ class AbstractRefinedGuide(AutoGuide):
 
     def _refine(
         self,
-        key: Key[Array, ""],
+        key: PRNGKeyArray,
         sampler: Refinement,
         call: Call,
         num_particles: int | None,
@@ -250,7 +259,7 @@ class AbstractRefinedGuide(AutoGuide):
         refined = sampler(refine_key, start.base, logdensity_fn, num_particles=num_particles)
         return refined, start
 
-    def _start(self, key: Key[Array, ""], call: Call) -> _Start:
+    def _start(self, key: PRNGKeyArray, call: Call) -> _Start:
         run_key, fixed_key = jr.split(key)
         # Parameters and plates of the base are everybody's; its draws are not.
         with handlers.block(hide_fn=lambda site: site["type"] not in ("param", "plate")):
@@ -326,7 +335,7 @@ class AbstractRefinedGuide(AutoGuide):
         )
 
 
-def draw_key() -> Key[Array, ""]:
+def draw_key() -> PRNGKeyArray:
     key = numpyro.prng_key()
     if key is None:
         raise ValueError("a guide draws: run it inside numpyro.handlers.seed")

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, Bool, Key, PyTree, Scalar
+from jaxtyping import Array, Bool, PRNGKeyArray, PyTree, Scalar
 
 from relbo._parameters import split_per_step
 from relbo.kernels import AbstractKernel, Departure
@@ -77,7 +77,7 @@ class _Step(NamedTuple):
 
     turn: Array
     noise: Array | None
-    probe_key: Key[Array, ""] | None
+    probe_key: PRNGKeyArray | None
     behind: PyTree
     """The part of the kernel that changes with the step, of the step being completed."""
     ahead: PyTree
@@ -88,7 +88,7 @@ class _Step(NamedTuple):
 
 def walk(
     refinement: "Refinement",
-    key: Key[Array, ""],
+    key: PRNGKeyArray,
     position: Array,
     logdensity_fn: Callable[[Array], Scalar],
     base_logdensity_fn: Callable[[Array], Scalar],
@@ -169,8 +169,15 @@ def _evaluator(
     logdensity_fn: Callable[[Array], Scalar],
     base_logdensity_fn: Callable[[Array], Scalar],
 ) -> Callable[[Array], _Evaluation]:
+    def value_and_score(position: Array) -> tuple[Scalar, Array]:
+        if not refinement.forward_mode_differentiation:
+            return jax.value_and_grad(logdensity_fn)(position)
+        twice = lambda z: (lambda value: (value, value))(logdensity_fn(z))
+        score, logdensity = jax.jacfwd(twice, has_aux=True)(position)
+        return logdensity, score
+
     def evaluate_one(position: Array) -> _Evaluation:
-        logdensity, score = jax.value_and_grad(logdensity_fn)(position)
+        logdensity, score = value_and_score(position)
         if refinement.anneal is None:
             return _Evaluation(logdensity, score, None)
         return _Evaluation(logdensity, score, jax.grad(base_logdensity_fn)(position))
@@ -183,7 +190,7 @@ def _evaluator(
 
 
 def _noise(
-    kernel: AbstractKernel, key: Key[Array, ""], num_moves: int, position: Array
+    kernel: AbstractKernel, key: PRNGKeyArray, num_moves: int, position: Array
 ) -> Array | None:
     """All the noise of a walk in one draw: one for the start, one a move, one never used.
 

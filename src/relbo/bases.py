@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, Key, PyTree, Scalar
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Scalar
 
 from relbo._parameters import Positive
 
@@ -28,7 +28,7 @@ def standard_normal_logdensity(tree: PyTree) -> Scalar:
     )
 
 
-def standard_normal_like(key: Key[Array, ""], tree: PyTree) -> PyTree:
+def standard_normal_like(key: PRNGKeyArray, tree: PyTree) -> PyTree:
     """A draw of independent standard normals in the shape of `tree`."""
     flat, unravel = ravel_pytree(tree)
     return unravel(jr.normal(key, flat.shape, flat.dtype))
@@ -46,7 +46,7 @@ class AbstractBase(eqx.Module):
         """The mean of a Gaussian, the image of u = 0 of a flow, the point of a Dirac."""
 
     @abstractmethod
-    def sample(self, key: Key[Array, ""]) -> tuple[PyTree, Scalar]:
+    def sample(self, key: PRNGKeyArray) -> tuple[PyTree, Scalar]:
         """Draws z and returns it with log q0(z)."""
 
     @abstractmethod
@@ -70,7 +70,7 @@ class AbstractNormal(AbstractBase):
     def centre(self) -> PyTree:
         return self.transform(jax.tree.map(jnp.zeros_like, self.noise))[0]
 
-    def sample(self, key: Key[Array, ""]) -> tuple[PyTree, Scalar]:
+    def sample(self, key: PRNGKeyArray) -> tuple[PyTree, Scalar]:
         noise = standard_normal_like(key, self.noise)
         position, log_det = self.transform(noise)
         return position, standard_normal_logdensity(noise) - log_det
@@ -231,7 +231,7 @@ class Dirac(AbstractBase):
     def centre(self) -> PyTree:
         return self.loc
 
-    def sample(self, key: Key[Array, ""]) -> tuple[PyTree, Scalar]:
+    def sample(self, key: PRNGKeyArray) -> tuple[PyTree, Scalar]:
         return self.loc, zero_like(self.loc)
 
     def log_prob(self, position: PyTree) -> Scalar:

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, Key, PyTree, Scalar
+from jaxtyping import Array, PRNGKeyArray, PyTree, Scalar
 from numpyro import handlers
 from numpyro.infer.elbo import ELBO
 from numpyro.infer.util import log_density
@@ -37,7 +37,7 @@ class RefinedELBO(ELBO):
 
     def loss_with_mutable_state(
         self,
-        rng_key: Key[Array, ""],
+        rng_key: PRNGKeyArray,
         param_map: dict[str, PyTree],
         model: Any,
         guide: Any,
@@ -54,7 +54,7 @@ class RefinedELBO(ELBO):
             with handlers.substitute(data=param_map):
                 latents, log_q = guide.particles(self.num_particles, *args, **kwargs)
 
-        def log_joint(key: Key[Array, ""], latent: dict[str, Array]) -> Scalar:
+        def log_joint(key: PRNGKeyArray, latent: dict[str, Array]) -> Scalar:
             program = handlers.seed(model, key)
             return jnp.asarray(log_density(program, args, kwargs, {**param_map, **latent})[0])
 

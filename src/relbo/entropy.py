@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, Bool, Float, Key, PyTree, Scalar
+from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree, Scalar
 
 from relbo.bases import AbstractBase, zero_like
 
@@ -44,7 +44,7 @@ class AbstractEntropy(eqx.Module):
     """Draws the position afresh at the end, from a density that is then exact."""
 
     @abstractmethod
-    def start(self, key: Key[Array, ""], base: AbstractBase) -> tuple[PyTree, Scalar]:
+    def start(self, key: PRNGKeyArray, base: AbstractBase) -> tuple[PyTree, Scalar]:
         """Where the first step leaves from, and log q so far."""
 
     @abstractmethod
@@ -53,7 +53,7 @@ class AbstractEntropy(eqx.Module):
 
     @abstractmethod
     def finish(
-        self, key: Key[Array, ""], base: AbstractBase, position: PyTree, log_q: Scalar
+        self, key: PRNGKeyArray, base: AbstractBase, position: PyTree, log_q: Scalar
     ) -> tuple[PyTree, Scalar]:
         """The refined position and its log q, given where the last step arrived."""
 
@@ -68,11 +68,11 @@ class AbstractPathEntropy(AbstractEntropy):
 
     redraws: ClassVar[bool] = False
 
-    def start(self, key: Key[Array, ""], base: AbstractBase) -> tuple[PyTree, Scalar]:
+    def start(self, key: PRNGKeyArray, base: AbstractBase) -> tuple[PyTree, Scalar]:
         return base.sample(key)
 
     def finish(
-        self, key: Key[Array, ""], base: AbstractBase, position: PyTree, log_q: Scalar
+        self, key: PRNGKeyArray, base: AbstractBase, position: PyTree, log_q: Scalar
     ) -> tuple[PyTree, Scalar]:
         return position, log_q
 
@@ -156,12 +156,12 @@ class Gaussian(AbstractEntropy):
             raise ValueError(f'start_from: expected "mean" or "draw", got {start_from!r}')
         self.start_from = start_from
 
-    def start(self, key: Key[Array, ""], base: AbstractBase) -> tuple[PyTree, Scalar]:
+    def start(self, key: PRNGKeyArray, base: AbstractBase) -> tuple[PyTree, Scalar]:
         position = base.centre if self.start_from == "mean" else base.sample(key)[0]
         return position, zero_like(position)
 
     def finish(
-        self, key: Key[Array, ""], base: AbstractBase, position: PyTree, log_q: Scalar
+        self, key: PRNGKeyArray, base: AbstractBase, position: PyTree, log_q: Scalar
     ) -> tuple[PyTree, Scalar]:
         draw, log_prob = base.sample(key)
         moved = jax.tree.map(lambda m, z, c: m + (z - c), position, draw, base.centre)
@@ -231,7 +231,7 @@ class ChangeOfVariables(AbstractPathEntropy):
         return Left(kept, log_volume, jnp.array(True))
 
     def _estimate(
-        self, key: Key[Array, ""], tangent_fn: Callable[[Array], Array], like: Array
+        self, key: PRNGKeyArray, tangent_fn: Callable[[Array], Array], like: Array
     ) -> Scalar:
         def one_probe(probe: Array) -> Scalar:
             def add_term(power: Array, k: Array) -> tuple[Array, Scalar]:

@@ -1,12 +1,13 @@
 """NumPyro guides with samplers inside."""
 
+import copy
 from collections import OrderedDict
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, Key, PyTree
+from jaxtyping import Array, PRNGKeyArray, PyTree
 from numpyro import handlers
 from numpyro.infer.autoguide import (
     AutoContinuous,
@@ -29,6 +30,7 @@ from relbo._program import (
 )
 from relbo._refined_guide import AbstractRefinedGuide, draw_key
 from relbo.annealing import Annealing
+from relbo.collapsing import discrete_latents
 from relbo.entropy import AbstractEntropy
 from relbo.kernels import AbstractKernel, Underdamped
 from relbo.refinement import Mode, Refinement, Space
@@ -60,6 +62,9 @@ class AutoRefined(AbstractRefinedGuide):
         prefix: of the names of all parameters.
         init_loc_fn: where the base starts.
         max_step_size: a cap on the learned step size; see `Refinement`.
+        forward_mode_differentiation: gradients of the density in forward mode, for models with
+            a `while_loop`; train with `svi.update(..., forward_mode_differentiation=True)`.
+        **base_options: handed to the base's constructor, such as `init_scale`.
 
     The parameters of the sampler are ordinary `numpyro.param` sites: `auto_step_size`,
     `auto_damping`, `auto_temperature_increments` and the like.
@@ -86,22 +91,26 @@ class AutoRefined(AbstractRefinedGuide):
         prefix: str = "auto",
         init_loc_fn: Any = None,
         max_step_size: float | None = None,
+        forward_mode_differentiation: bool = False,
         **base_options: Any,
     ):
         if init_loc_fn is None:
             is_density = isinstance(model, LogDensityModel)
             init_loc_fn = model.init_loc_fn if is_density else init_to_uniform
+        if forward_mode_differentiation:
+            base_options["forward_mode_differentiation"] = True
         self.base = _make_base(base, model, prefix, init_loc_fn, base_options)
         super().__init__(model, prefix=prefix, init_loc_fn=init_loc_fn)
         self._kernel_is_default = kernel is None
         self.refinement = _default_refinement(
             kernel, entropy, num_steps, anneal, mode, remat, space, max_step_size,
-            can_anneal=not _has_points(self.base),
+            forward_mode_differentiation, can_anneal=not _has_points(self.base),
         )  # fmt: skip
         self._has_density = not _has_points(self.base)
 
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
         call = Call(args, kwargs)
+        _check_continuous(self.model, call)
         try:
             with handlers.block():
                 handlers.seed(self.base, draw_key())(*args, **kwargs)
@@ -133,6 +142,7 @@ class AutoRefined(AbstractRefinedGuide):
             remat=old.remat,
             space=old.space,
             max_step_size=old.kernel.step_size.upper,
+            forward_mode_differentiation=old.forward_mode_differentiation,
         )
 
     def _has_local_sites(self) -> bool:
@@ -147,10 +157,18 @@ class AutoRefined(AbstractRefinedGuide):
             for frame in self._prototype[name]["cond_indep_stack"]
         )
 
-    def _run_base(self, key: Key[Array, ""], call: Call) -> dict[str, Sites]:
-        return handlers.trace(handlers.seed(self.base, key)).get_trace(
-            *call.args, **call.kwargs
-        )
+    def _run_base(self, key: PRNGKeyArray, call: Call) -> dict[str, Sites]:
+        return run(handlers.seed(self.base, key), call)
+
+    def _at_full_size(self) -> "AutoRefined":
+        full = copy.copy(self)
+        full.base = copy.copy(self.base)
+        sizes = self.base._prototype_frame_full_sizes
+        full.base._prototype_frames = {
+            name: frame._replace(size=sizes[name])
+            for name, frame in self.base._prototype_frames.items()
+        }
+        return full
 
     def _distributions(self, trace: dict[str, Sites]) -> dict[str, Any]:
         distributions, packed = {}, set()
@@ -216,7 +234,7 @@ class RefinedGuide(AbstractRefinedGuide):
                     "Gaussian"
                 )
 
-    def _run_base(self, key: Key[Array, ""], call: Call) -> dict[str, Sites]:
+    def _run_base(self, key: PRNGKeyArray, call: Call) -> dict[str, Sites]:
         return handlers.trace(handlers.seed(self.guide, key)).get_trace(
             *call.args, **call.kwargs
         )
@@ -229,6 +247,10 @@ class RefinedGuide(AbstractRefinedGuide):
 
     def _unpack(self, position: PyTree) -> dict[str, Array]:
         return position
+
+    def _at_full_size(self) -> "RefinedGuide":
+        # The guide's own arguments say how much of the data it sees.
+        return self
 
 
 def refine(
@@ -311,6 +333,7 @@ def _default_refinement(
     remat: bool,
     space: Space,
     max_step_size: float | None,
+    forward_mode_differentiation: bool = False,
     *,
     can_anneal: bool,
 ) -> Refinement:
@@ -329,6 +352,7 @@ def _default_refinement(
         remat=remat,
         space=space,
         max_step_size=max_step_size,
+        forward_mode_differentiation=forward_mode_differentiation,
     )
 
 
@@ -340,6 +364,16 @@ def _default_kernel(num_steps: int, step_size: PyTree) -> Underdamped:
         lambda size: jnp.tile(size, (num_steps,) + (1,) * jnp.ndim(size)), step_size
     )
     return Underdamped(PerStep(sizes), PerStep(jnp.full(num_steps, 0.9)))
+
+
+def _check_continuous(model: Model, call: Call) -> None:
+    discrete = discrete_latents(model, call)
+    if discrete:
+        raise ValueError(
+            f"the latent sites {discrete} are discrete, and a sampler with gradients cannot "
+            "move them: sum them out with collapsed = relbo.collapse(model), and use it for "
+            "the guide and for SVI"
+        )
 
 
 def _check_latents(prototype: dict[str, Sites], dynamic: list[str]) -> None:

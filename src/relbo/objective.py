@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, Float, Key, PyTree, Scalar
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Scalar
 
 from relbo._walk import RESULTS
 from relbo.bases import AbstractBase
@@ -36,7 +36,7 @@ class Objective(eqx.Module):
 
 
 def refined_objective(
-    key: Key[Array, ""],
+    key: PRNGKeyArray,
     refinement: Refinement,
     base: AbstractBase,
     logdensity_fn: Callable[[PyTree], Scalar],
@@ -90,7 +90,7 @@ def refined_objective(
         )
     score_fn = logdensity_fn if final_logdensity_fn is None else final_logdensity_fn
 
-    def log_weight(key: Key[Array, ""]) -> tuple[Scalar, RESULTS]:
+    def log_weight(key: PRNGKeyArray) -> tuple[Scalar, RESULTS]:
         size = num_particles if interacting else None
         refined = refinement(key, base, logdensity_fn, num_particles=size)
         logdensity = refined.logdensity

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Key, PyTree, Scalar
+from jaxtyping import Array, Bool, PRNGKeyArray, PyTree, Scalar
 
 from relbo._parameters import flatten_parameters, is_traced, longest_schedule
 from relbo._walk import RESULTS, Walk, walk
@@ -61,6 +61,9 @@ class Refinement(eqx.Module):
             initial step, since nothing else stops it from growing; a valid account gets none.
             (A step size that is traced at construction has no known initial value, and gets
             none either.)
+        forward_mode_differentiation: take the score in forward mode, for a log density with
+            primitives that reverse mode cannot pass, such as `while_loop`. It costs one pass a
+            coordinate.
 
     Example:
         >>> import jax.numpy as jnp, jax.random as jr
@@ -76,6 +79,7 @@ class Refinement(eqx.Module):
     mode: Mode = eqx.field(static=True)
     remat: bool = eqx.field(static=True)
     space: Space = eqx.field(static=True)
+    forward_mode_differentiation: bool = eqx.field(static=True)
 
     def __init__(
         self,
@@ -88,6 +92,7 @@ class Refinement(eqx.Module):
         remat: bool = False,
         space: Space = "unconstrained",
         max_step_size: float | None = None,
+        forward_mode_differentiation: bool = False,
     ):
         entropy = ReverseKernel() if entropy is None else entropy
         if num_steps < 0:
@@ -108,6 +113,7 @@ class Refinement(eqx.Module):
         self.mode = mode
         self.remat = remat
         self.space = space
+        self.forward_mode_differentiation = forward_mode_differentiation
 
     @property
     def bound(self) -> Bound:
@@ -133,7 +139,7 @@ class Refinement(eqx.Module):
 
     def __call__(
         self,
-        key: Key[Array, ""],
+        key: PRNGKeyArray,
         base: AbstractBase,
         logdensity_fn: LogDensity,
         *,
@@ -151,8 +157,8 @@ class Refinement(eqx.Module):
         Returns:
             A `Refined`.
         """
-        if self.kernel.interacting and self.num_steps > 0:
-            if num_particles is None:
+        if self.kernel.interacting:
+            if num_particles is None and self.num_steps > 0:
                 raise ValueError(
                     f"num_particles: {type(self.kernel).__name__} moves particles together and "
                     "needs their number; a single one would silently be SGD"
@@ -166,7 +172,7 @@ class Refinement(eqx.Module):
 
     def _refine(
         self,
-        key: Key[Array, ""],
+        key: PRNGKeyArray,
         base: AbstractBase,
         logdensity_fn: LogDensity,
         num_particles: int | None,
@@ -182,7 +188,7 @@ class Refinement(eqx.Module):
 
     def _refine_whitened(
         self,
-        key: Key[Array, ""],
+        key: PRNGKeyArray,
         base: AbstractNormal,
         logdensity_fn: LogDensity,
         num_particles: int | None,
@@ -203,7 +209,7 @@ class Refinement(eqx.Module):
 
     def _refine_here(
         self,
-        key: Key[Array, ""],
+        key: PRNGKeyArray,
         base: AbstractBase,
         logdensity_fn: LogDensity,
         num_particles: int | None,
@@ -231,7 +237,7 @@ class Refinement(eqx.Module):
 
     def _walk(
         self,
-        key: Key[Array, ""],
+        key: PRNGKeyArray,
         flat: Array,
         template: PyTree,
         base: AbstractBase,
@@ -294,7 +300,7 @@ def _checked_scalar(value: Any) -> Array:
     return value
 
 
-def _keys(key: Key[Array, ""], num_particles: int | None) -> Key[Array, "..."]:
+def _keys(key: PRNGKeyArray, num_particles: int | None) -> Array:
     return key if num_particles is None else jr.split(key, num_particles)
 
 
