@@ -447,7 +447,7 @@ def test_mistakes_say_what_to_do():
 def test_refinement_without_steps_is_its_base():
     guide = relbo.AutoRefined(conjugate, num_steps=0)
     params = fit(conjugate, guide, DATA, num_iterations=300)
-    base_params = {name: params[name] for name in ("mu_auto_loc", "mu_auto_scale")}
+    base_params = {name: params[name] for name in ("auto_loc", "auto_scale")}
     ours, error = mean_and_error(elbos(conjugate, guide, params, DATA))
     theirs, their_error = mean_and_error(elbos(conjugate, guide.base, base_params, DATA))
     assert abs(ours - theirs) < 4 * np.hypot(error, their_error)

@@ -34,6 +34,10 @@ def is_latent(site: Sites) -> bool:
     return site["type"] == "sample" and not site["is_observed"]
 
 
+def is_discrete(site: Sites) -> bool:
+    return bool(site["fn"].support.is_discrete)
+
+
 def latent_names(trace: dict[str, Sites]) -> list[str]:
     return [name for name, site in trace.items() if is_latent(site)]
 
@@ -47,7 +51,9 @@ def outer_values(trace: dict[str, Sites]) -> dict[str, PyTree]:
     values = {}
     for name, site in trace.items():
         if site["type"] == "param":
-            values[name] = numpyro.param(name, site["value"], **site["kwargs"])
+            # As a function, since a network is itself callable and would be called for a value.
+            start = lambda _, value=site["value"]: value
+            values[name] = numpyro.param(name, start, **site["kwargs"])
         elif site["type"] == "mutable":
             values[name] = mutable(name, site["value"])
     return values
@@ -85,21 +91,38 @@ def constrain(site: Sites, unconstrained: Array) -> tuple[Array, Array]:
     return value, sum_rightmost(log_det, jnp.ndim(log_det) - jnp.ndim(value) + event_dim)
 
 
-def dynamic_supports(model: Model, call: Call, prototype: dict[str, Sites]) -> list[str]:
+def initial_run(model: Model, call: Call, seed: int = 0) -> dict[str, Sites]:
+    """A run with arbitrary values at continuous sites (an improper prior cannot be drawn)."""
+
+    def start(site: Sites) -> Any:
+        if is_latent(site) and not is_discrete(site):
+            return init_to_uniform(site)
+        return None
+
+    with handlers.block():
+        return run(handlers.substitute(handlers.seed(model, seed), substitute_fn=start), call)
+
+
+def has_local_sites(trace: dict[str, Sites]) -> bool:
+    """Whether a latent site is in a plate that is subsampled."""
+    return any(
+        frame.size < trace[frame.name]["args"][0]
+        for name in latent_names(trace)
+        for frame in trace[name]["cond_indep_stack"]
+    )
+
+
+def discrete_latents(trace: dict[str, Sites]) -> list[str]:
+    return [name for name in latent_names(trace) if is_discrete(trace[name])]
+
+
+def dynamic_supports(one: dict[str, Sites], other: dict[str, Sites]) -> list[str]:
     """The latent sites whose support depends on another latent site.
 
     Two runs with other draws tell: a support that is the same object of the same numbers in
     both does not depend on them.
     """
-    names = latent_names(prototype)
-    runs = []
-    for seed in (0, 1):
-        with handlers.block():
-            program = handlers.substitute(
-                handlers.seed(model, seed), substitute_fn=init_to_uniform
-            )
-            runs.append(run(program, call))
-    return [name for name in names if not _same_support(*(run[name] for run in runs))]
+    return [name for name in latent_names(one) if not _same_support(one[name], other[name])]
 
 
 def _same_support(one: Sites, other: Sites) -> bool:

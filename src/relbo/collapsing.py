@@ -7,10 +7,9 @@ import jax.random as jr
 import numpyro
 from jaxtyping import Array
 from numpyro import handlers
-from numpyro.infer import init_to_uniform
 from numpyro.infer.util import _guess_max_plate_nesting, compute_log_probs
 
-from relbo._program import Call, Model, Sites, is_latent, run
+from relbo._program import Call, Model, Sites, is_discrete, is_latent, run
 
 
 class CollapsedModel:
@@ -33,7 +32,7 @@ class CollapsedModel:
         program = handlers.seed(self.model, _spare_key())
         with handlers.block(hide_fn=_is_summed_out):
             log_probs, trace = compute_log_probs(program, call.args, call.kwargs, {})
-        names = [n for n, site in trace.items() if is_latent(site) and not _is_discrete(site)]
+        names = [n for n, site in trace.items() if is_latent(site) and not is_discrete(site)]
         priors = sum((log_probs[name] for name in names), start=jnp.zeros(()))
         values = {
             name: site["value"]
@@ -82,30 +81,10 @@ def collapse(model: Model) -> CollapsedModel:
     return CollapsedModel(model)
 
 
-def discrete_latents(model: Model, call: Call) -> list[str]:
-    """The discrete latent sites of a program."""
-    with handlers.block():
-        trace = run(
-            handlers.substitute(handlers.seed(model, 0), substitute_fn=_init_continuous), call
-        )
-    return [name for name, site in trace.items() if is_latent(site) and _is_discrete(site)]
-
-
-def _init_continuous(site: Sites) -> Any:
-    # An improper prior cannot be drawn from, and discrete sites are left to their own draws.
-    if is_latent(site) and not _is_discrete(site):
-        return init_to_uniform(site)
-    return None
-
-
-def _is_discrete(site: Sites) -> bool:
-    return bool(site["fn"].support.is_discrete)
-
-
 def _is_summed_out(site: Sites) -> bool:
     if site["type"] == "deterministic":
         return True
-    return site["type"] == "sample" and (site["is_observed"] or _is_discrete(site))
+    return site["type"] == "sample" and (site["is_observed"] or is_discrete(site))
 
 
 def _spare_key() -> Array:

@@ -11,6 +11,7 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 from numpyro import handlers
 from numpyro.infer.autoguide import (
     AutoContinuous,
+    AutoDiagonalNormal,
     AutoGuide,
     AutoGuideList,
     AutoNormal,
@@ -24,13 +25,15 @@ from relbo._program import (
     LogDensityModel,
     Model,
     Sites,
+    discrete_latents,
     dynamic_supports,
+    has_local_sites,
+    initial_run,
     latent_names,
     run,
 )
 from relbo._refined_guide import AbstractRefinedGuide, draw_key
 from relbo.annealing import Annealing
-from relbo.collapsing import discrete_latents
 from relbo.entropy import AbstractEntropy
 from relbo.kernels import AbstractKernel, Underdamped
 from relbo.refinement import Mode, Refinement, Space
@@ -48,7 +51,9 @@ class AutoRefined(AbstractRefinedGuide):
         base: the guide to refine: a class or an instance of NumPyro's continuous autoguides
             (AutoNormal, AutoDiagonalNormal, AutoMultivariateNormal,
             AutoLowRankMultivariateNormal, AutoIAFNormal, AutoBNAFNormal, AutoDelta,
-            AutoGuideList).
+            AutoGuideList). By default a mean-field normal: AutoDiagonalNormal, which is one
+            vector and fast, or AutoNormal where the model has local latent values in a plate
+            that is subsampled.
         kernel: how a step moves; by default `Underdamped` with a step size for each coordinate
             and step (for each step alone where a plate is subsampled), capped at 1 in whitened
             coordinates.
@@ -80,7 +85,7 @@ class AutoRefined(AbstractRefinedGuide):
         self,
         model: Model,
         *,
-        base: type[AutoGuide] | AutoGuide = AutoNormal,
+        base: type[AutoGuide] | AutoGuide | None = None,
         kernel: AbstractKernel | None = None,
         num_steps: int = 8,
         entropy: AbstractEntropy | None = None,
@@ -97,9 +102,16 @@ class AutoRefined(AbstractRefinedGuide):
         if init_loc_fn is None:
             is_density = isinstance(model, LogDensityModel)
             init_loc_fn = model.init_loc_fn if is_density else init_to_uniform
-        if forward_mode_differentiation:
-            base_options["forward_mode_differentiation"] = True
+        self._base_if_local = None
+        if base is None:
+            base = AutoDiagonalNormal
+            self._base_if_local = AutoNormal(
+                model, prefix=prefix, init_loc_fn=init_loc_fn, **base_options
+            )
         self.base = _make_base(base, model, prefix, init_loc_fn, base_options)
+        if forward_mode_differentiation:
+            for guide in filter(None, (self.base, self._base_if_local)):
+                guide._forward_mode_differentiation = True
         super().__init__(model, prefix=prefix, init_loc_fn=init_loc_fn)
         self._kernel_is_default = kernel is None
         self.refinement = _default_refinement(
@@ -110,7 +122,11 @@ class AutoRefined(AbstractRefinedGuide):
 
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
         call = Call(args, kwargs)
-        _check_continuous(self.model, call)
+        runs = [initial_run(self.model, call, seed) for seed in (0, 1)]
+        _check_latents(*runs)
+        is_local = has_local_sites(runs[0])
+        if self._base_if_local is not None and is_local:
+            self.base = self._base_if_local
         try:
             with handlers.block():
                 handlers.seed(self.base, draw_key())(*args, **kwargs)
@@ -123,8 +139,7 @@ class AutoRefined(AbstractRefinedGuide):
                 "or relbo.refine with a guide of your own"
             ) from error
         self.prototype_trace = self.base.prototype_trace
-        _check_latents(self._prototype, dynamic_supports(self.model, call, self._prototype))
-        if self._kernel_is_default and not self._has_local_sites():
+        if self._kernel_is_default and not is_local:
             self._size_kernel(call)
 
     def _size_kernel(self, call: Call) -> None:
@@ -145,20 +160,12 @@ class AutoRefined(AbstractRefinedGuide):
             forward_mode_differentiation=old.forward_mode_differentiation,
         )
 
-    def _has_local_sites(self) -> bool:
-        sizes = {
-            name: site["args"][0]
-            for name, site in self._prototype.items()
-            if site["type"] == "plate"
-        }
-        return any(
-            frame.size < sizes[frame.name]
-            for name in latent_names(self._prototype)
-            for frame in self._prototype[name]["cond_indep_stack"]
-        )
-
     def _run_base(self, key: PRNGKeyArray, call: Call) -> dict[str, Sites]:
         return run(handlers.seed(self.base, key), call)
+
+    def _latent(self, part: AutoContinuous) -> str:
+        """What the kernel's position calls the whole latent vector of a guide."""
+        return "latent" if part.prefix == self.prefix else f"{part.prefix}_latent"
 
     def _at_full_size(self) -> "AutoRefined":
         full = copy.copy(self)
@@ -174,7 +181,7 @@ class AutoRefined(AbstractRefinedGuide):
         distributions, packed = {}, set()
         for part in _parts(self.base):
             if isinstance(part, AutoContinuous):
-                distributions[_latent(part)] = trace[f"_{part.prefix}_latent"]["fn"]
+                distributions[self._latent(part)] = trace[f"_{part.prefix}_latent"]["fn"]
                 packed |= set(part._init_locs)
         for name in latent_names(self._prototype):
             if name not in packed:
@@ -184,8 +191,8 @@ class AutoRefined(AbstractRefinedGuide):
     def _unpack(self, position: PyTree) -> dict[str, Array]:
         values = dict(position)
         for part in _parts(self.base):
-            if isinstance(part, AutoContinuous) and _latent(part) in values:
-                values.update(part._unpack_latent(values.pop(_latent(part))))
+            if isinstance(part, AutoContinuous) and self._latent(part) in values:
+                values.update(part._unpack_latent(values.pop(self._latent(part))))
         return values
 
 
@@ -215,7 +222,6 @@ class RefinedGuide(AbstractRefinedGuide):
                 "use relbo.AutoRefined"
             )
         self._has_density = not any(is_point(guide_trace[name]["fn"]) for name in names)
-        _check_latents(self._prototype, [])
         self._check_independent(call)
 
     def _check_independent(self, call: Call) -> None:
@@ -286,11 +292,6 @@ def refine(
         kernel, entropy, num_steps, anneal, mode, remat, space, max_step_size, can_anneal=True
     )
     return RefinedGuide(guide, model, refinement, prefix)
-
-
-def _latent(part: AutoContinuous) -> str:
-    """What the kernel's position calls the whole latent vector of a guide."""
-    return f"{part.prefix}_latent"
 
 
 def _parts(guide: AutoGuide) -> list[AutoGuide]:
@@ -366,19 +367,18 @@ def _default_kernel(num_steps: int, step_size: PyTree) -> Underdamped:
     return Underdamped(PerStep(sizes), PerStep(jnp.full(num_steps, 0.9)))
 
 
-def _check_continuous(model: Model, call: Call) -> None:
-    discrete = discrete_latents(model, call)
+def _check_latents(one: dict[str, Sites], other: dict[str, Sites]) -> None:
+    """Refuses what a guide would get wrong, from two runs with other draws."""
+    discrete = discrete_latents(one)
     if discrete:
         raise ValueError(
             f"the latent sites {discrete} are discrete, and a sampler with gradients cannot "
             "move them: sum them out with collapsed = relbo.collapse(model), and use it for "
             "the guide and for SVI"
         )
-
-
-def _check_latents(prototype: dict[str, Sites], dynamic: list[str]) -> None:
-    if not latent_names(prototype):
+    if not latent_names(one):
         raise ValueError("the model has no continuous latent site: there is nothing to refine")
+    dynamic = dynamic_supports(one, other)
     if dynamic:
         raise ValueError(
             f"the support of {dynamic} depends on other latent sites, and a guide that took it "
