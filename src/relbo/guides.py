@@ -230,9 +230,13 @@ class RefinedGuide(AbstractRefinedGuide):
         if self.refinement.space == "unconstrained" and not needs_density:
             return
         with handlers.block():
-            runs = [self._distributions(self._run_base(jr.key(seed), call)) for seed in (0, 1)]
-        for name in runs[0]:
-            ours, theirs = (jax.tree.leaves(run[name]) for run in runs)
+            one = self._run_base(jr.key(0), call)
+            # The same parameters and the same minibatch: only the draws differ.
+            same = {n: s["value"] for n, s in one.items() if s["type"] in ("param", "plate")}
+            with handlers.substitute(data=same):
+                other = self._run_base(jr.key(1), call)
+        for name in latent_names(self._prototype):
+            ours, theirs = (jax.tree.leaves(trace[name]["fn"]) for trace in (one, other))
             if not all(bool(jnp.array_equal(a, b)) for a, b in zip(ours, theirs, strict=True)):
                 raise ValueError(
                     f"the guide's distribution at '{name}' depends on another of its draws: "
