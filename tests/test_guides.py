@@ -182,6 +182,20 @@ def test_subsampling_global_latents_stays_a_bound():
     assert mean > conjugate_evidence() - 2.5
 
 
+def test_a_minibatch_handed_in_is_called_no_bound():
+    """The kernel and the loss would see the same one."""
+
+    def handed_in(batch):
+        mu = numpyro.sample("mu", dist.Normal(0.0, 3.0))
+        with numpyro.plate("data", NUM, subsample_size=5):
+            numpyro.sample("x", dist.Normal(mu, 1.0), obs=batch)
+
+    guide = relbo.AutoRefined(handed_in, num_steps=2)
+    fit(handed_in, guide, DATA[:5], num_iterations=1)
+    assert guide.bound.valid is False
+    assert "minibatch" in guide.bound.reason
+
+
 @pytest.mark.parametrize("batch_size", [None, 5])
 def test_local_latents(batch_size):
     """Each value has its own posterior N(0.8 x, sd 0.894); a batch must not sharpen it."""

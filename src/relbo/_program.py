@@ -14,6 +14,8 @@ from numpyro.infer import init_to_uniform, init_to_value
 from numpyro.infer.util import helpful_support_errors, potential_energy
 from numpyro.primitives import mutable
 
+from relbo.validity import Subsampling
+
 Model = Callable[..., Any]
 Sites = dict[str, Any]
 
@@ -105,11 +107,33 @@ def initial_run(model: Model, call: Call, seed: int = 0) -> dict[str, Sites]:
 
 def has_local_sites(trace: dict[str, Sites]) -> bool:
     """Whether a latent site is in a plate that is subsampled."""
-    return any(
-        frame.size < trace[frame.name]["args"][0]
-        for name in latent_names(trace)
-        for frame in trace[name]["cond_indep_stack"]
-    )
+    return any(_is_subsampled(trace, trace[name]) for name in latent_names(trace))
+
+
+def _is_subsampled(trace: dict[str, Sites], site: Sites) -> bool:
+    return any(frame.size < trace[frame.name]["args"][0] for frame in site["cond_indep_stack"])
+
+
+def subsampling(one: dict[str, Sites], other: dict[str, Sites]) -> Subsampling:
+    """How the data that a kernel sees go with those that the loss sees, from two runs.
+
+    A program that draws its own minibatch draws another one for the kernel than for the loss.
+    A minibatch that comes in as an argument is the same for both, and shows the same
+    observations in two runs. Local latent values belong to their data, so that there is
+    nothing to keep apart.
+    """
+    if has_local_sites(one):
+        return "none"
+    observed = [
+        name
+        for name, site in one.items()
+        if site["type"] == "sample" and site["is_observed"] and _is_subsampled(one, site)
+    ]
+    if not observed:
+        return "none"
+    values = ((one[name]["value"], other[name]["value"]) for name in observed)
+    shared = any(bool(jnp.array_equal(ours, theirs)) for ours, theirs in values)
+    return "shared" if shared else "independent"
 
 
 def discrete_latents(trace: dict[str, Sites]) -> list[str]:

@@ -28,7 +28,7 @@ from relbo._program import (
 from relbo._sampler_sites import sampler_from_sites
 from relbo.bases import AbstractBase
 from relbo.refinement import Refined, Refinement
-from relbo.validity import Bound, bound
+from relbo.validity import Bound, Subsampling, bound
 
 
 class _Start(NamedTuple):
@@ -52,6 +52,7 @@ class AbstractRefinedGuide(AutoGuide):
     prefix: str
     model: Model
     _has_density: bool
+    _subsampling: Subsampling
 
     @abstractmethod
     def _run_base(self, key: PRNGKeyArray, call: Call) -> dict[str, Sites]:
@@ -72,11 +73,12 @@ class AbstractRefinedGuide(AutoGuide):
     @property
     def bound(self) -> Bound:
         """Whether the ELBO of this guide is a lower bound on the evidence, and why."""
+        self._check_ready()
         return bound(
             self.refinement.kernel,
             self.refinement.entropy,
             self.refinement.num_steps,
-            subsampling="independent" if self._subsamples() else "none",
+            subsampling=self._subsampling,
             base_has_density=self._has_density,
         )
 
@@ -327,12 +329,6 @@ class AbstractRefinedGuide(AutoGuide):
                     name, size, dim=frame.dim, subsample_size=subsample
                 )
         return plates
-
-    def _subsamples(self) -> bool:
-        return any(
-            site["type"] == "plate" and (site["args"][1] or site["args"][0]) < site["args"][0]
-            for site in self._prototype.values()
-        )
 
 
 def draw_key() -> PRNGKeyArray:

@@ -31,6 +31,7 @@ from relbo._program import (
     initial_run,
     latent_names,
     run,
+    subsampling,
 )
 from relbo._refined_guide import AbstractRefinedGuide, draw_key
 from relbo.annealing import Annealing
@@ -125,6 +126,7 @@ class AutoRefined(AbstractRefinedGuide):
         runs = [initial_run(self.model, call, seed) for seed in (0, 1)]
         _check_latents(*runs)
         is_local = has_local_sites(runs[0])
+        self._subsampling = subsampling(*runs)
         if self._base_if_local is not None and is_local:
             self.base = self._base_if_local
         try:
@@ -222,6 +224,7 @@ class RefinedGuide(AbstractRefinedGuide):
                 "use relbo.AutoRefined"
             )
         self._has_density = not any(is_point(guide_trace[name]["fn"]) for name in names)
+        self._subsampling = subsampling(*(initial_run(self.model, call, s) for s in (0, 1)))
         self._check_independent(call)
 
     def _check_independent(self, call: Call) -> None:
