@@ -86,11 +86,11 @@ def test_any_base_with_any_loss(base):
     for loss in losses:
         svi = SVI(regression, guide, optax.adam(0.01), loss)
         state = svi.init(jr.key(0), FEATURES, LABELS)
-        found.append(svi.evaluate(state, FEATURES, LABELS))
+        found.append(jax.jit(svi.evaluate)(state, FEATURES, LABELS))
     assert np.all(np.isfinite(found))
     # The first three are one estimator on a program of deltas.
     np.testing.assert_allclose(found[:3], found[0], rtol=1e-4)
-    state, _ = svi.update(state, FEATURES, LABELS)
+    state, _ = jax.jit(svi.update)(state, FEATURES, LABELS)
     params = svi.get_params(state)
     draws = guide.sample_posterior(jr.key(1), params, FEATURES, LABELS, sample_shape=(2, 3))
     shapes = {name: draw.shape for name, draw in draws.items()}
