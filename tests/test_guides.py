@@ -20,6 +20,7 @@ from numpyro.infer import (
     TraceGraph_ELBO,
     TraceMeanField_ELBO,
     autoguide,
+    init_to_value,
     reparam,
 )
 
@@ -112,6 +113,25 @@ def test_with_nothing_but_the_model_it_reaches_the_evidence():
     variance = 1 / (NUM + 1 / 9)
     assert abs(jnp.mean(draws) - variance * jnp.sum(DATA)) < 5 * (variance / 4000) ** 0.5 + 0.02
     assert jnp.std(draws) == pytest.approx(variance**0.5, rel=0.15)
+
+
+def test_a_walk_that_broke_off_counts_for_nothing():
+    """Its partial log q would pass for an ELBO otherwise, above the evidence as like as not."""
+
+    def walled():
+        z = numpyro.sample("z", dist.Normal(0.0, 1.0))
+        numpyro.factor("wall", jnp.where(z > 0.0, jnp.nan, 0.0) * z)
+
+    start = init_to_value(values={"z": -0.1})
+    guide = relbo.AutoRefined(walled, num_steps=4, init_loc_fn=start)
+    svi = SVI(walled, guide, optax.adam(0.01), Trace_ELBO())
+    params = svi.get_params(svi.init(jr.key(0)))
+    values = elbos(walled, guide, params, num_draws=200)
+    # (A draw of the base beyond the wall is NaN by the model's own doing.)
+    assert jnp.any(values == -jnp.inf)
+    assert jnp.any(jnp.isfinite(values))
+    draws = guide.sample_posterior(jr.key(0), params, sample_shape=(200,))["z"]
+    assert jnp.all(jnp.isfinite(draws))
 
 
 def test_new_arguments_take_effect():

@@ -26,6 +26,7 @@ from relbo._program import (
     outer_values,
 )
 from relbo._sampler_sites import sampler_from_sites
+from relbo._walk import RESULTS
 from relbo.bases import AbstractBase
 from relbo.refinement import Refined, Refinement
 from relbo.validity import Bound, Subsampling, bound
@@ -259,7 +260,10 @@ class AbstractRefinedGuide(AutoGuide):
             return logdensity(self.model, call, model_key, values, given) / start.scale
 
         refined = sampler(refine_key, start.base, logdensity_fn, num_particles=num_particles)
-        return refined, start
+        # The log q of a walk that broke off belongs to no density: its weight is zero, as in
+        # the engine's own objective, and an ELBO that met one is minus infinity.
+        log_q = jnp.where(refined.result == RESULTS.successful, refined.log_q, jnp.inf)
+        return refined._replace(log_q=log_q), start
 
     def _start(self, key: PRNGKeyArray, call: Call) -> _Start:
         run_key, fixed_key = jr.split(key)

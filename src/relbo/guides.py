@@ -72,8 +72,8 @@ class AutoRefined(AbstractRefinedGuide):
             a `while_loop`; train with `svi.update(..., forward_mode_differentiation=True)`.
         **base_options: handed to the base's constructor, such as `init_scale`.
 
-    The parameters of the sampler are ordinary `numpyro.param` sites: `auto_step_size`,
-    `auto_damping`, `auto_temperature_increments` and the like.
+    The sampler's parameters are ordinary `numpyro.param` sites: `auto_step_size_latent` (or one
+    for each site of the base), `auto_damping`, `auto_temperature_increments` and the like.
 
     Example:
         >>> import numpyro, numpyro.distributions as dist
