@@ -253,6 +253,40 @@ def test_weights_of_valid_pairs_average_to_the_evidence(kernel, account, anneal,
     assert abs(mean - 1) < 4 * error
 
 
+@pytest.mark.parametrize(("kernel", "account"), MEMBERS)
+def test_capped_walk_is_a_walk_along_the_capped_score(kernel, account):
+    """c tanh(g / c) of a separable density is the score of another one, log cosh for square."""
+    cap, variances = 1.5, jnp.array([0.25, 1.0])
+    square = lambda z: -0.5 * jnp.sum((z - 1.0) ** 2 / variances)
+    log_cosh = lambda z: (
+        -jnp.sum(cap**2 * variances * jnp.log(jnp.cosh((z - 1.0) / (cap * variances))))
+    )
+    capped = refine(make(kernel, account, num_steps=2, max_score=cap), logdensity_fn=square)
+    other = refine(make(kernel, account, num_steps=2), logdensity_fn=log_cosh)
+    np.testing.assert_allclose(capped.position, other.position, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(capped.log_q, other.log_q, rtol=1e-4, atol=1e-5)
+    if capped.logdensity is not None:
+        value = jnp.sum(jax.vmap(square)(capped.position.reshape(-1, 2)))
+        np.testing.assert_allclose(capped.logdensity, value, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "account"),
+    [
+        ("underdamped", "reverse-kernel"),
+        ("sgld", "reverse-kernel"),
+        ("sgd", "change-of-variables"),
+    ],
+)
+def test_weights_average_to_the_evidence_with_a_cap_on_the_score(kernel, account):
+    target = TARGETS["gaussian"]._replace(scale=1.6, loc=0.8)
+    refinement = make(kernel, account, 0.1, num_steps=2, anneal=True, max_score=1.0)
+    weights = jnp.exp(log_weights(jr.key(5), refinement, target, 20_000, 1) + 7.0)
+    mean, error = mean_and_error(weights)
+    assert error < 0.02
+    assert abs(mean - 1) < 4 * error
+
+
 def test_surrogates_exceed_the_evidence_where_the_paper_says_they_are_bounds():
     """Why validity matters: the same check fails for the accounts that are no bounds."""
     target = TARGETS["gaussian"]

@@ -19,6 +19,10 @@ BASE = relbo.DiagonalNormal(jnp.zeros(2))
         (lambda: relbo.Refinement(relbo.SGLD(), num_steps=-1), "num_steps: expected 0 or more"),
         (lambda: relbo.Refinement(relbo.SGLD(), num_steps=1, mode="slow"), "mode: expected"),
         (lambda: relbo.Refinement(relbo.SGLD(), num_steps=1, space="flat"), "space: expected"),
+        (
+            lambda: relbo.Refinement(relbo.SGLD(), num_steps=1, max_score=0.0),
+            "max_score: expec",
+        ),
         (lambda: relbo.SGLD(-0.1), r"step_size: expected numbers in \(0, inf\)"),
         (lambda: relbo.SGLD(0.0), "step_size"),
         (lambda: relbo.SGD(jnp.nan), "step_size"),
@@ -214,3 +218,21 @@ def test_memory_with_rematerialisation_hardly_grows():
         return analysis.temp_size_in_bytes
 
     assert temporary(64) < 1.5 * temporary(8)
+
+
+def test_a_cap_on_the_score_bounds_a_move_and_leaves_a_gentle_one_alone():
+    steep = lambda z: -1e4 * jnp.sum(z**2)
+    gentle = lambda z: -1e-3 * jnp.sum(z**2)
+
+    def moved(logdensity_fn, max_score):
+        refinement = relbo.Refinement(
+            relbo.SGD(0.1), relbo.Particle(), num_steps=1, max_score=max_score
+        )
+        start = relbo.Refinement(relbo.SGD(0.1), relbo.Particle(), num_steps=1)(
+            jr.key(0), BASE, lambda z: 0.0 * jnp.sum(z)
+        )
+        return refinement(jr.key(0), BASE, logdensity_fn).position - start.position
+
+    np.testing.assert_allclose(jnp.abs(moved(steep, 5.0)), 0.5, rtol=1e-4)
+    np.testing.assert_allclose(moved(gentle, 5.0), moved(gentle, None), atol=1e-6)
+    np.testing.assert_array_equal(moved(steep, jnp.inf), moved(steep, None))

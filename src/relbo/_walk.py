@@ -52,10 +52,12 @@ class _Evaluation(NamedTuple):
     score: Array
     base_score: Array | None
 
-    def tempered(self, inverse_temperature: Scalar) -> Array:
-        if self.base_score is None:
-            return self.score
-        return inverse_temperature * self.score + (1 - inverse_temperature) * self.base_score
+    def force(self, inverse_temperature: Scalar, max_score: float | None) -> Array:
+        """What the kernel follows: a step and its way back see the same field."""
+        force = self.score
+        if self.base_score is not None:
+            force = inverse_temperature * force + (1 - inverse_temperature) * self.base_score
+        return force if max_score is None else max_score * jnp.tanh(force / max_score)
 
     @property
     def is_finite(self) -> Bool[Array, ""]:
@@ -113,11 +115,11 @@ def walk(
 
         def leave(at: Array) -> tuple[Array, tuple[_Evaluation, Scalar, Departure]]:
             evaluation = evaluate(at)
-            score = evaluation.tempered(step.temperature_behind)
-            arrived = behind.arrive(at, score, carry.memory)
+            force = evaluation.force(step.temperature_behind, refinement.max_score)
+            arrived = behind.arrive(at, force, carry.memory)
             memory = _where(step.turn > 0, arrived.memory, carry.memory)
-            score = evaluation.tempered(step.temperature_ahead)
-            departure = ahead.depart(step.noise, at, score, memory)
+            force = evaluation.force(step.temperature_ahead, refinement.max_score)
+            departure = ahead.depart(step.noise, at, force, memory)
             return departure.position, (evaluation, arrived.log_reverse, departure)
 
         left = entropy.leave(step.probe_key, leave, carry.position)

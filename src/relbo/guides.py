@@ -4,6 +4,7 @@ import copy
 from collections import OrderedDict
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -19,7 +20,7 @@ from numpyro.infer.autoguide import (
 from numpyro.infer.initialization import init_to_uniform
 
 from relbo._guide_bases import is_point, unconstrained
-from relbo._parameters import PerStep
+from relbo._parameters import PerStep, Positive
 from relbo._program import (
     Call,
     LogDensityModel,
@@ -68,6 +69,7 @@ class AutoRefined(AbstractRefinedGuide):
         prefix: of the names of all parameters.
         init_loc_fn: where the base starts.
         max_step_size: a cap on the learned step size; see `Refinement`.
+        max_score: a cap on the force that the steps follow; see `Refinement`.
         forward_mode_differentiation: gradients of the density in forward mode, for models with
             a `while_loop`; train with `svi.update(..., forward_mode_differentiation=True)`.
         **base_options: handed to the base's constructor, such as `init_scale`.
@@ -97,6 +99,7 @@ class AutoRefined(AbstractRefinedGuide):
         prefix: str = "auto",
         init_loc_fn: Any = None,
         max_step_size: float | None = None,
+        max_score: float | None = None,
         forward_mode_differentiation: bool = False,
         **base_options: Any,
     ):
@@ -115,11 +118,20 @@ class AutoRefined(AbstractRefinedGuide):
                 guide._forward_mode_differentiation = True
         super().__init__(model, prefix=prefix, init_loc_fn=init_loc_fn)
         self._kernel_is_default = kernel is None
-        self.refinement = _default_refinement(
-            kernel, entropy, num_steps, anneal, mode, remat, space, max_step_size,
-            forward_mode_differentiation, can_anneal=not _has_points(self.base),
-        )  # fmt: skip
         self._has_density = not _has_points(self.base)
+        self.refinement = _refinement(
+            kernel,
+            entropy,
+            can_anneal=self._has_density,
+            num_steps=num_steps,
+            anneal=anneal,
+            max_step_size=max_step_size,
+            max_score=max_score,
+            mode=mode,
+            remat=remat,
+            space=space,
+            forward_mode_differentiation=forward_mode_differentiation,
+        )
 
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
         call = Call(args, kwargs)
@@ -148,19 +160,10 @@ class AutoRefined(AbstractRefinedGuide):
         """Gives the default kernel a step size a coordinate, now that they can be counted."""
         with handlers.block():
             distributions = self._distributions(self._run_base(jr.key(0), call))
-        sizes = {name: jnp.full(fn.shape(), 0.3) for name, fn in distributions.items()}
-        old = self.refinement
-        self.refinement = Refinement(
-            _default_kernel(old.num_steps, sizes),
-            old.entropy,
-            num_steps=old.num_steps,
-            mode=old.mode,
-            anneal=False if old.anneal is None else old.anneal,
-            remat=old.remat,
-            space=old.space,
-            max_step_size=old.kernel.step_size.upper,
-            forward_mode_differentiation=old.forward_mode_differentiation,
-        )
+        like = {name: jnp.zeros(fn.shape()) for name, fn in distributions.items()}
+        upper = self.refinement.kernel.step_size.upper
+        kernel = _default_kernel(self.refinement.num_steps, like, upper)
+        self.refinement = eqx.tree_at(lambda r: r.kernel, self.refinement, kernel)
 
     def _run_base(self, key: PRNGKeyArray, call: Call) -> dict[str, Sites]:
         return run(handlers.seed(self.base, key), call)
@@ -279,6 +282,8 @@ def refine(
     space: Space = "whitened",
     prefix: str = "refined",
     max_step_size: float | None = None,
+    max_score: float | None = None,
+    forward_mode_differentiation: bool = False,
 ) -> RefinedGuide:
     """Lifts a hand-written guide to a refined one.
 
@@ -288,15 +293,25 @@ def refine(
     Args:
         guide: a NumPyro program with a sample statement for each latent site of the model.
         model: the program whose posterior is approximated.
-        kernel, num_steps, entropy, anneal, mode, remat, space, max_step_size: as for
-            `AutoRefined`.
+        kernel, num_steps, entropy, anneal, mode, remat, space, max_step_size, max_score,
+            forward_mode_differentiation: as for `AutoRefined`.
         prefix: of the names of the sampler's parameters.
 
     Returns:
         A guide for `SVI`.
     """
-    refinement = _default_refinement(
-        kernel, entropy, num_steps, anneal, mode, remat, space, max_step_size, can_anneal=True
+    refinement = _refinement(
+        kernel,
+        entropy,
+        can_anneal=True,
+        num_steps=num_steps,
+        anneal=anneal,
+        max_step_size=max_step_size,
+        max_score=max_score,
+        mode=mode,
+        remat=remat,
+        space=space,
+        forward_mode_differentiation=forward_mode_differentiation,
     )
     return RefinedGuide(guide, model, refinement, prefix)
 
@@ -332,22 +347,21 @@ def _make_base(
     return base
 
 
-def _default_refinement(
+def _refinement(
     kernel: AbstractKernel | None,
     entropy: AbstractEntropy | None,
-    num_steps: int,
-    anneal: bool | Annealing | None,
-    mode: Mode,
-    remat: bool,
-    space: Space,
-    max_step_size: float | None,
-    forward_mode_differentiation: bool = False,
     *,
     can_anneal: bool,
+    num_steps: int,
+    anneal: bool | Annealing | None,
+    max_step_size: float | None,
+    max_score: float | None,
+    **options: Any,
 ) -> Refinement:
+    """A refinement, with a guide's defaults for what is left open."""
     if kernel is None:
-        kernel = _default_kernel(num_steps, 0.3)
         max_step_size = 1.0 if max_step_size is None else max_step_size
+        kernel = _default_kernel(num_steps, 0.0, max_step_size)
     if anneal is None:
         counts_both = entropy is None or (entropy.counts_forward and entropy.counts_reverse)
         anneal = can_anneal and counts_both
@@ -355,23 +369,21 @@ def _default_refinement(
         kernel,
         entropy,
         num_steps=num_steps,
-        mode=mode,
         anneal=anneal,
-        remat=remat,
-        space=space,
         max_step_size=max_step_size,
-        forward_mode_differentiation=forward_mode_differentiation,
+        max_score=max_score,
+        **options,
     )
 
 
-def _default_kernel(num_steps: int, step_size: PyTree) -> Underdamped:
-    """Each step has a size and a damping of its own; the sizes may be one a coordinate."""
+def _default_kernel(num_steps: int, like: PyTree, upper: float | None) -> Underdamped:
+    """Each step has a size for every entry of `like`, and a damping of its own."""
+    start = 0.3 if upper is None else min(0.3, upper / 2)
     if num_steps == 0:
-        return Underdamped(0.3, 0.9)
-    sizes = jax.tree.map(
-        lambda size: jnp.tile(size, (num_steps,) + (1,) * jnp.ndim(size)), step_size
-    )
-    return Underdamped(PerStep(sizes), PerStep(jnp.full(num_steps, 0.9)))
+        return Underdamped(start, 0.9)
+    sizes = jax.tree.map(lambda leaf: jnp.full((num_steps, *jnp.shape(leaf)), start), like)
+    step_size = Positive(PerStep(sizes), upper=upper, name="max_step_size")
+    return Underdamped(step_size, PerStep(jnp.full(num_steps, 0.9)))
 
 
 def _check_latents(one: dict[str, Sites], other: dict[str, Sites]) -> None:

@@ -1,5 +1,6 @@
 """T steps of a kernel under an account."""
 
+import math
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -61,6 +62,11 @@ class Refinement(eqx.Module):
             initial step, since nothing else stops it from growing; a valid account gets none.
             (A step size that is traced at construction has no known initial value, and gets
             none either.)
+        max_score: c for steps that follow $c \tanh(g / c)$, coordinate by coordinate, in place
+            of the score g, in the space that is walked. Where a density narrows sharply a
+            leapfrog is unstable, and a bounded force cannot throw a draw far. Every account
+            counts the steps as they are taken, and the log density itself is untouched, so
+            that a bound stays one. `None` (or infinity) for the score as it is.
         forward_mode_differentiation: take the score in forward mode, for a log density with
             primitives that reverse mode cannot pass, such as `while_loop`. It costs one pass a
             coordinate.
@@ -79,6 +85,7 @@ class Refinement(eqx.Module):
     mode: Mode = eqx.field(static=True)
     remat: bool = eqx.field(static=True)
     space: Space = eqx.field(static=True)
+    max_score: float | None = eqx.field(static=True)
     forward_mode_differentiation: bool = eqx.field(static=True)
 
     def __init__(
@@ -92,6 +99,7 @@ class Refinement(eqx.Module):
         remat: bool = False,
         space: Space = "unconstrained",
         max_step_size: float | None = None,
+        max_score: float | None = None,
         forward_mode_differentiation: bool = False,
     ):
         entropy = ReverseKernel() if entropy is None else entropy
@@ -99,6 +107,8 @@ class Refinement(eqx.Module):
             raise ValueError(f"num_steps: expected 0 or more, got {num_steps}")
         _check_choice("mode", mode, ("full", "fast"))
         _check_choice("space", space, ("unconstrained", "whitened"))
+        if max_score is not None and not max_score > 0:
+            raise ValueError(f"max_score: expected a positive number or None, got {max_score}")
         check_pair(kernel, entropy)
         _check_schedule("a per-step parameter", longest_schedule(kernel), num_steps)
         if isinstance(anneal, Annealing):
@@ -113,6 +123,7 @@ class Refinement(eqx.Module):
         self.mode = mode
         self.remat = remat
         self.space = space
+        self.max_score = None if max_score is None or math.isinf(max_score) else max_score
         self.forward_mode_differentiation = forward_mode_differentiation
 
     @property
