@@ -1,5 +1,22 @@
 """How good it is: marginal likelihoods, bounds held against them, and forecast scores."""
 
+from relbo.evaluate.annealed import Bidirectional as Bidirectional
+from relbo.evaluate.annealed import LatentVariableModel as LatentVariableModel
+from relbo.evaluate.annealed import annealed_importance as annealed_importance
+from relbo.evaluate.annealed import annealed_pointwise as annealed_pointwise
+from relbo.evaluate.annealed import bidirectional as bidirectional
+from relbo.evaluate.evidence import bidirectional_evidence as bidirectional_evidence
+from relbo.evaluate.evidence import log_evidence as log_evidence
+from relbo.evaluate.fitted import fitted_importance as fitted_importance
+from relbo.evaluate.importance import LogMean as LogMean
+from relbo.evaluate.importance import importance_estimate as importance_estimate
+from relbo.evaluate.importance import importance_weighting as importance_weighting
+from relbo.evaluate.importance import log_mean as log_mean
+from relbo.evaluate.importance import pareto_smoothed as pareto_smoothed
+from relbo.evaluate.record import BoundWarning as BoundWarning
+from relbo.evaluate.record import Evaluation as Evaluation
+from relbo.evaluate.record import PointwiseEvaluation as PointwiseEvaluation
+from relbo.evaluate.record import check_bound as check_bound
 from relbo.evaluate.scores import AbstractForecast as AbstractForecast
 from relbo.evaluate.scores import AbstractRealForecast as AbstractRealForecast
 from relbo.evaluate.scores import CategoricalForecast as CategoricalForecast

@@ -1,0 +1,260 @@
+"""The annealed walk: pilots that fit a schedule, then a weighted run with it fixed."""
+
+from statistics import NormalDist
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Scalar
+
+from relbo.evaluate._hmc import Path, Point, draw_noise, move
+
+NUM_PILOTS = 2
+PILOT_SHARE = 4
+"""A pilot has one temperature for so many of the weighted run."""
+MIN_PILOT_STEPS = 32
+CROWDING = 10.0
+"""The first pilot's temperatures go as exp(CROWDING s): most of them lie near the base."""
+ADAPTATION_RATE = 0.3
+EVEN_SHARE = 0.1
+"""The share of the temperatures that is spread evenly, whatever a pilot saw."""
+PRIOR_CHAINS = 10.0
+"""How many chains the last temperature's scale is worth beside those of this one."""
+
+
+class Settings(NamedTuple):
+    """What is fixed when the walk is compiled."""
+
+    num_temperatures: int
+    num_chains: int
+    num_leapfrogs: int
+    target_acceptance: float
+
+    @property
+    def num_pilot_steps(self) -> int:
+        steps = max(self.num_temperatures // PILOT_SHARE, MIN_PILOT_STEPS)
+        return min(steps, self.num_temperatures)
+
+
+class Schedule(NamedTuple):
+    """Everything that a weighted walk does not decide for itself."""
+
+    inverse_temperatures: Float[Array, " temperatures+1"]
+    """From 0 to 1; entries beyond the number in use are 1."""
+    step_sizes: Float[Array, " temperatures"]
+    """One for each temperature but the base's own."""
+    scales: Float[Array, "temperatures d"]
+    """The width of each coordinate, which a step is measured in."""
+
+
+class Phase(NamedTuple):
+    """One walk along the path."""
+
+    key: PRNGKeyArray
+    num_steps: Int[Array, ""]
+    next_num_steps: Int[Array, ""]
+    is_pilot: Bool[Array, ""]
+    is_forward: Bool[Array, ""]
+
+
+class Walk(NamedTuple):
+    """Where the chains are, and what was seen on the way."""
+
+    points: Point
+    log_weights: Float[Array, " chains"]
+    log_step_change: Scalar
+    """By how much this walk's steps are longer than the schedule's."""
+    scale: Float[Array, " d"]
+    schedule: Schedule
+    """The steps and scales at each temperature, as this walk found them."""
+    speeds: Float[Array, " temperatures+1"]
+    """The spread of log target - log base: how fast the density changes there."""
+    acceptance: Scalar
+
+
+class Annealed(NamedTuple):
+    """The weighted run."""
+
+    log_weights: Float[Array, " chains"]
+    positions: Float[Array, "chains d"]
+    acceptance: Scalar
+    reverse_log_weights: Float[Array, " chains"] | None
+    """Log weights of 1 / Z, where there was an exact draw to go back from."""
+
+
+def anneal(
+    key: PRNGKeyArray,
+    path: Path,
+    settings: Settings,
+    exact: Float[Array, " d"] | None = None,
+) -> Annealed:
+    """Pilots, the weighted run, and from an exact draw of the target a run back.
+
+    The pilots choose temperatures, step sizes and scales. The weighted runs start afresh with
+    all of that fixed, so that their weights are those of fixed kernels. All runs are turns of
+    one loop: the densities are compiled once.
+    """
+    num_phases = NUM_PILOTS + (1 if exact is None else 2)
+    turn = jnp.arange(num_phases)
+    pilot, full = settings.num_pilot_steps, settings.num_temperatures
+    phases = Phase(
+        jr.split(key, num_phases),
+        jnp.where(turn < NUM_PILOTS, pilot, full),
+        jnp.where(turn < NUM_PILOTS - 1, pilot, full),
+        turn < NUM_PILOTS,
+        turn <= NUM_PILOTS,
+    )
+
+    def run(schedule: Schedule, phase: Phase) -> tuple[Schedule, tuple[Array, ...]]:
+        walk = _walk(path, settings, schedule, phase, exact)
+        refitted = _refit(walk, phase)
+        schedule = jax.tree.map(
+            lambda new, old: jnp.where(phase.is_pilot, new, old), refitted, schedule
+        )
+        return schedule, (walk.log_weights, walk.points.position, walk.acceptance)
+
+    _, (log_weights, positions, acceptance) = jax.lax.scan(
+        run, _first_schedule(path, settings), phases
+    )
+    return Annealed(
+        log_weights[NUM_PILOTS],
+        positions[NUM_PILOTS],
+        acceptance[NUM_PILOTS],
+        None if exact is None else log_weights[NUM_PILOTS + 1],
+    )
+
+
+def _first_schedule(path: Path, settings: Settings) -> Schedule:
+    number = settings.num_temperatures
+    share = jnp.minimum(jnp.arange(number + 1) / settings.num_pilot_steps, 1.0)
+    crowded = jnp.expm1(CROWDING * share) / jnp.expm1(CROWDING)
+    # The step at which Hamiltonian moves on a standard normal are accepted well.
+    step_size = path.dimension**-0.25
+    dtype = path.dtype
+    return Schedule(
+        crowded.astype(dtype),
+        jnp.full(number, step_size, dtype),
+        jnp.ones((number, path.dimension), dtype),
+    )
+
+
+def _walk(
+    path: Path,
+    settings: Settings,
+    schedule: Schedule,
+    phase: Phase,
+    exact: Float[Array, " d"] | None,
+) -> Walk:
+    start_key, key = jr.split(phase.key)
+    start = jax.vmap(path.draw)(jr.split(start_key, settings.num_chains))
+    if exact is not None:
+        start = jnp.where(phase.is_forward, start, exact[None])
+    points = jax.vmap(path.at)(start)
+    first = Walk(
+        points,
+        jnp.zeros(settings.num_chains, start.dtype),
+        jnp.zeros((), start.dtype),
+        _spread(start),
+        schedule,
+        jnp.zeros_like(schedule.inverse_temperatures).at[0].set(_spread(points.gain)),
+        jnp.zeros((), start.dtype),
+    )
+
+    def step(i: Int[Array, ""], walk: Walk) -> Walk:
+        t = jnp.where(phase.is_forward, i, phase.num_steps - 1 - i)
+        return _step(jr.fold_in(key, i), t, path, settings, schedule, phase, walk)
+
+    walk = jax.lax.fori_loop(0, phase.num_steps, step, first)
+    return walk._replace(acceptance=walk.acceptance / phase.num_steps)
+
+
+def _step(
+    key: PRNGKeyArray,
+    t: Int[Array, ""],
+    path: Path,
+    settings: Settings,
+    schedule: Schedule,
+    phase: Phase,
+    walk: Walk,
+) -> Walk:
+    """One temperature: forward, weigh and move; backward, move and weigh."""
+    behind = schedule.inverse_temperatures[t]
+    ahead = schedule.inverse_temperatures[t + 1]
+    step_size = schedule.step_sizes[t] * jnp.exp(walk.log_step_change)
+    # A pilot goes by what its own chains show; a weighted walk must not look at them.
+    scale = jnp.where(phase.is_pilot, walk.scale, schedule.scales[t])
+    points, accepted = jax.vmap(
+        lambda point, noise: move(
+            path, point, noise, ahead, step_size * scale, settings.num_leapfrogs
+        )
+    )(walk.points, draw_noise(key, walk.points.position))
+    gain = jnp.where(phase.is_forward, walk.points.gain, -points.gain)
+    increment = (ahead - behind) * gain
+    change = ADAPTATION_RATE * (jnp.mean(accepted) - settings.target_acceptance)
+    scale = _smoothed_scale(walk.scale, points.position)
+    return Walk(
+        points,
+        # Where a density is no number, the chain has the weight zero.
+        walk.log_weights + jnp.where(jnp.isnan(increment), -jnp.inf, increment),
+        walk.log_step_change + jnp.where(phase.is_pilot, change, 0.0),
+        scale,
+        walk.schedule._replace(
+            step_sizes=walk.schedule.step_sizes.at[t].set(step_size),
+            scales=walk.schedule.scales.at[t].set(scale),
+        ),
+        walk.speeds.at[t + 1].set(_spread(points.gain)),
+        walk.acceptance + jnp.mean(accepted),
+    )
+
+
+def _smoothed_scale(before: Float[Array, " d"], positions: Float[Array, "chains d"]) -> Array:
+    spread = _spread(positions)
+    number = positions.shape[0]
+    share = number / (number + PRIOR_CHAINS)
+    known = (spread > 0) & jnp.isfinite(spread)
+    spread = jnp.where(known, spread, before)
+    return jnp.exp((1 - share) * jnp.log(before) + share * jnp.log(spread))
+
+
+def _spread(values: Float[Array, "chains ..."]) -> Float[Array, "..."]:
+    """A standard deviation over chains from quantiles, which a few lost chains do not move."""
+    number = values.shape[0]
+    ordered = jnp.sort(values, axis=0)
+    low = round(0.1 * (number - 1))
+    # The range that so many ordered normal draws span.
+    width = -2.0 * NormalDist().inv_cdf((low + 0.625) / (number + 0.25))
+    return (ordered[number - 1 - low] - ordered[low]) / width
+
+
+def _refit(walk: Walk, phase: Phase) -> Schedule:
+    """The next walk's schedule, from what a pilot saw."""
+    old = walk.schedule
+    betas, number = old.inverse_temperatures, old.step_sizes.shape[0]
+    lengths = _lengths(betas, walk.speeds)
+    share = jnp.minimum(jnp.arange(number + 1) / phase.next_num_steps, 1.0)
+    new = jnp.interp(share.astype(betas.dtype), lengths, betas)
+    # What the pilot did not reach repeats its last temperature.
+    last = jnp.minimum(jnp.arange(number), phase.num_steps - 1)
+    between = lambda seen: jnp.exp(jnp.interp(new[1:], betas[1:], jnp.log(seen[last])))
+    return Schedule(
+        new.at[0].set(0.0),
+        between(old.step_sizes),
+        jax.vmap(between, in_axes=1, out_axes=1)(old.scales),
+    )
+
+
+def _lengths(
+    betas: Float[Array, " temperatures+1"], speeds: Float[Array, " temperatures+1"]
+) -> Float[Array, " temperatures+1"]:
+    r"""The share of the path that lies before each temperature.
+
+    The length of a step is $\Delta\beta$ times the spread of log target - log base. Steps of
+    equal length make the variance of the log weight the smallest.
+    """
+    largest = jnp.finfo(betas.dtype).max ** 0.5
+    speeds = jnp.nan_to_num(speeds, nan=0.0, posinf=largest)
+    pieces = jnp.diff(betas) * 0.5 * (speeds[1:] + speeds[:-1])
+    lengths = jnp.concatenate([jnp.zeros(1, betas.dtype), jnp.cumsum(pieces)])
+    tiny = jnp.finfo(betas.dtype).tiny
+    return (1 - EVEN_SHARE) * lengths / jnp.maximum(lengths[-1], tiny) + EVEN_SHARE * betas

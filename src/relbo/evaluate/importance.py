@@ -1,0 +1,234 @@
+"""Log marginal likelihoods from importance weights."""
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray, Scalar
+
+from relbo.evaluate.record import Evaluation
+
+MIN_SPREAD = 1e-5
+"""Log weights that differ by less are one number, rounded."""
+
+
+class LogMean(NamedTuple):
+    """The logarithm of a mean of weights."""
+
+    value: Float[Array, "..."]
+    stderr: Float[Array, "..."]
+    ess: Float[Array, "..."]
+
+
+def log_mean(log_weights: Float[Array, "... draws"]) -> LogMean:
+    r"""The logarithm of the mean weight along the last axis, with its error.
+
+    With normalised weights $\bar w$ of n draws,
+
+    $$\text{ess} = \frac{1}{\sum_i \bar w_i^2}, \qquad
+      \text{stderr}^2 = \frac{n}{n - 1} \left( \frac{1}{\text{ess}} - \frac1n \right),$$
+
+    the second by the delta method. A weight that is no number counts as zero, which keeps the
+    estimate a lower bound.
+
+    Args:
+        log_weights: log weights of independent draws.
+
+    Returns:
+        A `LogMean`; where no weight is positive, minus infinity with an infinite error.
+    """
+    number = log_weights.shape[-1]
+    log_weights = jnp.where(jnp.isnan(log_weights), -jnp.inf, log_weights)
+    total = jax.nn.logsumexp(log_weights, axis=-1)
+    some = jnp.isfinite(total)
+    shares = jnp.exp(log_weights - jnp.where(some, total, 0.0)[..., None])
+    squares = jnp.sum(jnp.square(shares), axis=-1)
+    # About the mean share: the difference of 1 / ess and 1 / n would lose its digits.
+    variance = jnp.sum(jnp.square(shares - 1.0 / number), axis=-1) * number / max(number - 1, 1)
+    stderr = jnp.where(some & (number > 1), jnp.sqrt(variance), jnp.inf)
+    ess = jnp.where(some, 1.0 / jnp.where(some, squares, 1.0), 0.0)
+    return LogMean(total - jnp.log(number), stderr, ess)
+
+
+def pareto_smoothed(
+    log_weights: np.ndarray | Array,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Pareto-smoothed importance weights, by ArviZ.
+
+    Args:
+        log_weights: log weights, the draws along the last axis.
+
+    Returns:
+        The smoothed log weights, normalised over the draws, and the shape k of their tail (one
+        a row). Weights that are all the same have no tail: k is zero.
+    """
+    rows = np.asarray(log_weights, np.float64)
+    rows = np.where(np.isnan(rows), -np.inf, rows)
+    shape = rows.shape
+    smoothed = [_smooth_row(row) for row in rows.reshape(-1, shape[-1])]
+    return (
+        np.reshape([row for row, _ in smoothed], shape),
+        np.reshape([k for _, k in smoothed], shape[:-1]),
+    )
+
+
+def _smooth_row(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
+    even = np.full_like(log_weights, -np.log(log_weights.size))
+    if not np.isfinite(np.max(log_weights)):
+        return even, np.inf
+    if np.ptp(log_weights) < MIN_SPREAD:
+        return even, 0.0
+    smoothed, k = _psislw(_floored(log_weights))
+    return np.asarray(smoothed), float(k)
+
+
+def _floored(log_weights: np.ndarray) -> np.ndarray:
+    """Without weights of exactly zero, whose logarithm ArviZ would subtract from itself."""
+    top = np.max(log_weights)
+    if not np.isfinite(top):
+        return log_weights
+    return np.maximum(log_weights, top + np.log(np.finfo(np.float64).tiny))
+
+
+def _psislw(log_weights: np.ndarray) -> tuple[Any, Any]:
+    """ArviZ's smoothing, in the version that is installed.
+
+    ArviZ 0.x has it in its own name and takes log weights. ArviZ 1.x keeps it in
+    `arviz_stats` and takes their negative (a log likelihood that is left out).
+    """
+    with warnings.catch_warnings():
+        # ArviZ 0.23 announces its successor each time it is imported.
+        warnings.simplefilter("ignore")
+        # Here and not above: the import takes seconds.
+        import arviz
+
+        if hasattr(arviz, "psislw"):
+            return arviz.psislw(log_weights)
+        from arviz_stats.base import (  # pyright: ignore[reportMissingImports]
+            array_stats,
+        )
+
+        return array_stats.psislw(-log_weights)
+
+
+def importance_estimate(
+    log_weights: np.ndarray | Array,
+    *,
+    estimator: str = "importance weighting",
+    valid_bound: bool | None = True,
+    smooth: bool = False,
+) -> Evaluation:
+    r"""The log marginal likelihood from log weights: $\log \frac1n \sum_i w_i$.
+
+    Its expectation is a lower bound when each weight has the marginal likelihood for its own.
+
+    Args:
+        log_weights: log p(x, z) - log q(z) of independent draws.
+        estimator: what a report calls it.
+        valid_bound: whether the weights are those of a valid account.
+        smooth: average Pareto-smoothed weights instead: less variance, some bias, and no bound
+            any more.
+
+    Returns:
+        An `Evaluation`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> importance_estimate(jnp.full(100, -3.0)).value
+        -3.0
+    """
+    # Of a few hundred numbers only; in double so that weights of size e^300 keep their digits.
+    values = np.asarray(log_weights, np.float64)
+    if values.ndim != 1 or values.size < 2:
+        raise ValueError(
+            f"log_weights: expected a vector of at least 2, got the shape {values.shape}"
+        )
+    smoothed, k = pareto_smoothed(values)
+    if smooth:
+        valid_bound, estimator = None, f"Pareto-smoothed {estimator}"
+        # Only the tail is smoothed, so that the middle weight tells what was divided out.
+        middle = np.argsort(values)[values.size // 2]
+        values = smoothed + _floored(values)[middle] - smoothed[middle]
+    mean = log_mean(jnp.asarray(values - _top(values)))
+    return Evaluation(
+        float(mean.value) + _top(values),
+        float(mean.stderr),
+        estimator,
+        valid_bound,
+        values.size,
+        float(mean.ess),
+        float(k),
+    )
+
+
+def _top(values: np.ndarray) -> float:
+    top = float(np.nanmax(values, initial=-np.inf))
+    return top if np.isfinite(top) else 0.0
+
+
+def importance_weighting(
+    key: PRNGKeyArray,
+    source: Callable[[PRNGKeyArray], tuple[Any, Scalar]],
+    *,
+    num_draws: int = 1_000,
+    batch_size: int | None = None,
+    estimator: str = "importance weighting",
+    valid_bound: bool | None = True,
+    smooth: bool = False,
+) -> Evaluation:
+    """The log marginal likelihood from anything that draws and weighs.
+
+    Args:
+        key: a random key.
+        source: from a key to a draw and its log weight, log p(x, z) - log q(z). An
+            `equinox.Module` (or `equinox.Partial`) hands its arrays in as arguments, so that
+            another one of the same shapes compiles nothing.
+        num_draws: how many.
+        batch_size: how many at once, all by default.
+        estimator: what a report calls it.
+        valid_bound: whether the weights are those of a valid account.
+        smooth: average Pareto-smoothed weights; see `importance_estimate`.
+
+    Returns:
+        An `Evaluation`.
+
+    Example:
+        >>> import jax.numpy as jnp, jax.random as jr
+        >>> base = DiagonalNormal(jnp.zeros(2))
+        >>> def source(key):
+        ...     z, log_q = base.sample(key)
+        ...     return z, -jnp.sum(z**2) - log_q
+        >>> estimate = importance_weighting(jr.key(0), source)
+    """
+    if num_draws < 2:
+        raise ValueError(f"num_draws: expected at least 2, got {num_draws}")
+    log_weights = _weigh(key, source, num_draws, batch_size or num_draws)
+    return importance_estimate(
+        log_weights, estimator=estimator, valid_bound=valid_bound, smooth=smooth
+    )
+
+
+@eqx.filter_jit
+def _weigh(
+    key: PRNGKeyArray, source: Callable, num_draws: int, batch_size: int
+) -> Float[Array, " draws"]:
+    return map_batched(lambda k: source(k)[1], jr.split(key, num_draws), batch_size)
+
+
+def map_batched(function: Callable, inputs: Any, batch_size: int) -> Any:
+    """`jax.vmap` in batches, one after the other, so that memory stays bounded.
+
+    `jax.lax.map` compiles the last, smaller batch apart; this one fills it up instead.
+    """
+    number = jax.tree.leaves(inputs)[0].shape[0]
+    batch_size = min(batch_size, number)
+    index = jnp.arange(-(-number // batch_size) * batch_size) % number
+    take = partial(jnp.take, indices=index, axis=0)
+    outputs = jax.lax.map(function, jax.tree.map(take, inputs), batch_size=batch_size)
+    return jax.tree.map(lambda leaf: leaf[:number], outputs)
