@@ -1,0 +1,25 @@
+"""Files of the package, checked when they are read."""
+
+import hashlib
+from importlib.resources import files
+
+
+def read_checked(name: str, sha256: str) -> bytes:
+    """The bytes of a bundled file.
+
+    Args:
+        name: the file's name.
+        sha256: what its checksum must be.
+
+    Raises:
+        RuntimeError: where the file is not the one that the package was made with; numbers
+            computed from it would be compared with numbers computed from another.
+    """
+    content = files("relbo.data").joinpath(name).read_bytes()
+    found = hashlib.sha256(content).hexdigest()
+    if found != sha256:
+        raise RuntimeError(
+            f"relbo's data file {name} is damaged or was changed: its checksum is {found}, "
+            f"expected {sha256}; install relbo again"
+        )
+    return content
