@@ -1,5 +1,6 @@
 """relbo: variational inference with samplers inside."""
 
+from relbo import evaluate as evaluate
 from relbo._parameters import PerStep as PerStep
 from relbo._parameters import Positive as Positive
 from relbo._program import model_from_logdensity as model_from_logdensity
@@ -22,6 +23,7 @@ from relbo.entropy import Particle as Particle
 from relbo.entropy import ReverseKernel as ReverseKernel
 from relbo.guides import AutoRefined as AutoRefined
 from relbo.guides import refine as refine
+from relbo.inference import infer as infer
 from relbo.kernels import PSGLD as PSGLD
 from relbo.kernels import SGD as SGD
 from relbo.kernels import SGLD as SGLD
@@ -32,8 +34,11 @@ from relbo.kernels import FokkerPlanckFlow as FokkerPlanckFlow
 from relbo.kernels import Underdamped as Underdamped
 from relbo.objective import Objective as Objective
 from relbo.objective import refined_objective as refined_objective
+from relbo.posterior import Check as Check
+from relbo.posterior import Posterior as Posterior
 from relbo.refinement import Refined as Refined
 from relbo.refinement import Refinement as Refinement
+from relbo.sampling import sample as sample
 from relbo.validity import Bound as Bound
 from relbo.validity import bound as bound
 from relbo.validity import validity_table as validity_table

@@ -1,0 +1,83 @@
+"""Whether chains agree, and how much their draws are worth."""
+
+import numpy as np
+from jaxtyping import Float
+
+
+def nested_rhat(
+    draws: Float[np.ndarray, "chains draws ..."], num_superchains: int
+) -> Float[np.ndarray, "..."]:
+    r"""The nested R-hat of many short chains.
+
+    Chains that started in the same point make a superchain. If the superchains' means differ
+    by more than their chains' scatter explains, the starting points are not forgotten:
+
+    $$\sqrt{1 + B / W}$$
+
+    with B the variance of the superchains' means and W the mean, over superchains, of the
+    variance between and within their chains. It stays close to 1 for chains of a few draws,
+    where the ordinary R-hat is all noise.
+
+    Args:
+        draws: chains that started in the same point lie next to each other.
+        num_superchains: a divisor of the number of chains.
+
+    References:
+        Margossian et al., Nested R-hat: assessing the convergence of Markov chain Monte Carlo
+        when running many short chains, 2024.
+    """
+    num_chains, num_draws = draws.shape[:2]
+    if num_chains % num_superchains:
+        raise ValueError(
+            f"num_superchains: expected a divisor of {num_chains} chains, got {num_superchains}"
+        )
+    groups = draws.reshape(num_superchains, -1, *draws.shape[1:])
+    chain_means = groups.mean(2)
+    between_superchains = chain_means.mean(1).var(0, ddof=1)
+    scatter = np.zeros(draws.shape[2:])
+    if groups.shape[1] > 1:
+        scatter = scatter + chain_means.var(1, ddof=1).mean(0)
+    if num_draws > 1:
+        scatter = scatter + groups.var(2, ddof=1).mean((0, 1))
+    # What does not move at all agrees with itself.
+    still = (scatter == 0) & (between_superchains == 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(still, 0.0, between_superchains / scatter)
+    return np.sqrt(1.0 + ratio)
+
+
+def effective_sample_size(
+    draws: Float[np.ndarray, "chains draws ..."],
+) -> Float[np.ndarray, "..."]:
+    """How many independent draws the chains are worth, for means and for variances.
+
+    The smaller of the effective sample sizes of the values and of their squared distances from
+    the mean.
+    """
+    from numpyro.diagnostics import effective_sample_size as of_means
+
+    if draws.shape[1] < 4:
+        return np.full(draws.shape[2:], np.nan)
+    centred = draws - draws.mean((0, 1))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        sizes = [np.asarray(of_means(values)) for values in (draws, centred**2)]
+    return np.minimum(*sizes)
+
+
+def stuck_chains(
+    acceptance: Float[np.ndarray, "chains draws"],
+    logdensity: Float[np.ndarray, "chains draws"],
+) -> np.ndarray:
+    """Marks chains that hardly move, or that sit where the others never go.
+
+    A chain is apart where even its best log density is below the lowest tenth of the others'
+    by more than their whole spread.
+    """
+    hardly_moves = acceptance.mean(1) < 0.05
+    best = logdensity.max(1)
+    low, high = (
+        np.quantile(logdensity[~hardly_moves], [0.1, 0.9])
+        if np.any(~hardly_moves)
+        else (-np.inf, np.inf)
+    )
+    return hardly_moves | ~np.isfinite(best) | (best < low - 2 * (high - low))

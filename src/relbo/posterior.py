@@ -1,0 +1,331 @@
+"""Draws of a posterior, and whether to trust them."""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from relbo.diagnostics import effective_sample_size, nested_rhat, stuck_chains
+
+_FORMAT = "relbo posterior 1"
+
+
+class Check(NamedTuple):
+    """What speaks for and against a posterior."""
+
+    trustworthy: bool
+    rhat: float
+    """The largest nested R-hat."""
+    worst_site: str
+    """The site with the largest R-hat."""
+    ess: float
+    """The smallest effective sample size."""
+    acceptance: float
+    bad_chains: list[int]
+    pareto_k: float | None
+    """Of the refined guide's weights; below 0.7 they can be relied upon."""
+    advice: list[str]
+    """In plain words, what is wrong and what to try."""
+
+    def __str__(self) -> str:
+        verdict = "Trust it." if self.trustworthy else "Do not trust it yet."
+        numbers = [
+            f"R-hat {self.rhat:.3f} (worst: {self.worst_site})",
+            f"effective draws {self.ess:.0f}",
+            f"acceptance {self.acceptance:.2f}",
+        ]
+        if self.pareto_k is not None:
+            numbers.append(f"Pareto k of the guide {self.pareto_k:.2f}")
+        return "\n".join([f"{verdict} {', '.join(numbers)}.", *self.advice])
+
+
+class Summary(NamedTuple):
+    """Means, standard deviations, quantiles and diagnostics by coordinate."""
+
+    names: list[str]
+    columns: dict[str, Float[np.ndarray, " n"]]
+
+    def __str__(self) -> str:
+        width = max(map(len, self.names), default=0)
+        lines = [" " * width + "".join(f"{name:>10}" for name in self.columns)]
+        for row, name in enumerate(self.names):
+            cells = (_cell(column, values[row]) for column, values in self.columns.items())
+            lines.append(f"{name:{width}}" + "".join(f"{cell:>10}" for cell in cells))
+        return "\n".join(lines)
+
+
+def _cell(column: str, value: float) -> str:
+    if column == "ess":
+        return f"{value:.0f}"
+    return f"{value:.3f}" if column == "rhat" else f"{value:.3g}"
+
+
+class Posterior:
+    """Draws of a posterior, the evidence, and what is needed to judge them.
+
+    Args:
+        chains: draws by site, constrained, deterministic sites included, as arrays
+            `[num_chains, draws, ...]`.
+        num_draws: how many of them `draws` holds.
+        sample_stats: arrays `[num_chains, draws]`: `lp`, the log density in unconstrained
+            space, and `acceptance_rate`.
+        num_superchains: how many points the chains started from.
+        step_size: of the sampler, in whitened coordinates.
+        log_evidence, log_evidence_stderr: an estimate of log p(x), or `None`.
+        log_weights: of draws of the refined guide.
+        warnings: what the sampler itself noticed.
+        seconds: the time that each phase took.
+        program: the model with its arguments, for what needs them (`to_arviz`'s likelihoods).
+    """
+
+    def __init__(
+        self,
+        chains: dict[str, np.ndarray],
+        *,
+        num_draws: int,
+        sample_stats: dict[str, np.ndarray],
+        num_superchains: int,
+        step_size: float,
+        log_evidence: float | None = None,
+        log_evidence_stderr: float | None = None,
+        log_weights: np.ndarray | None = None,
+        warnings: tuple[str, ...] = (),
+        seconds: dict[str, float] | None = None,
+        program: Any = None,
+    ):
+        self.chains = chains
+        self.num_draws = num_draws
+        self.sample_stats = sample_stats
+        self.num_superchains = num_superchains
+        self.step_size = step_size
+        self.log_evidence = log_evidence
+        self.log_evidence_stderr = log_evidence_stderr
+        self.log_weights = log_weights
+        self.warnings = tuple(warnings)
+        self.seconds = dict(seconds or {})
+        self._program = program
+
+    @property
+    def draws(self) -> dict[str, np.ndarray]:
+        """Draws by site, `[num_draws, ...]`, chain after chain."""
+        return {name: self._flat(values) for name, values in self.chains.items()}
+
+    @property
+    def bad_chains(self) -> np.ndarray:
+        """Marks chains that hardly moved or sat where the others never go."""
+        return stuck_chains(self.sample_stats["acceptance_rate"], self.sample_stats["lp"])
+
+    def without_bad_chains(self) -> "Posterior":
+        """The posterior of the other chains."""
+        kept = ~self.bad_chains
+        if not kept.any():
+            raise ValueError("all chains are bad: see check() for what to try")
+        if kept.all():
+            return self
+        chains = {name: values[kept] for name, values in self.chains.items()}
+        stats = {name: values[kept] for name, values in self.sample_stats.items()}
+        number = int(np.prod(stats["lp"].shape))
+        # The groups are no longer of one size: every chain speaks for itself.
+        return self._with(
+            chains=chains,
+            sample_stats=stats,
+            num_superchains=int(kept.sum()),
+            num_draws=min(self.num_draws, number),
+        )
+
+    def summary(self) -> Summary:
+        """Mean, standard deviation, quantiles, effective draws and R-hat by coordinate."""
+        names, columns = [], []
+        for site, values in self.chains.items():
+            flat = values.reshape(*values.shape[:2], -1).astype(float)
+            names += _coordinate_names(site, values.shape[2:])
+            columns.append(flat)
+        draws = np.concatenate(columns, 2)
+        low, middle, high = np.quantile(draws, [0.05, 0.5, 0.95], axis=(0, 1))
+        return Summary(
+            names,
+            {
+                "mean": draws.mean((0, 1)),
+                "sd": draws.std((0, 1), ddof=1),
+                "5%": low,
+                "50%": middle,
+                "95%": high,
+                "ess": effective_sample_size(draws),
+                "rhat": nested_rhat(draws, self.num_superchains),
+            },
+        )
+
+    def check(self) -> Check:
+        """Says in plain words whether to trust the draws, and what to try if not."""
+        summary = self.summary()
+        rhat, ess = summary.columns["rhat"], summary.columns["ess"]
+        worst = int(np.argmax(rhat))
+        bad = np.flatnonzero(self.bad_chains).tolist()
+        acceptance = float(self.sample_stats["acceptance_rate"].mean())
+        pareto_k = _pareto_k(self.log_weights)
+        advice = list(self.warnings)
+        # A constant has no effective sample size.
+        smallest = float(np.nanmin(ess)) if np.any(np.isfinite(ess)) else float("nan")
+        if rhat[worst] > 1.02:
+            advice.append(
+                "The chains have not forgotten where they started (R-hat "
+                f"{rhat[worst]:.3f} at {summary.names[worst]}). Give them longer (more seconds, "
+                "more draws), or write the model so that scales and what they scale are "
+                "independent (non-centred)."
+            )
+        if smallest < 400:
+            advice.append(
+                f"The draws are worth only {smallest:.0f} independent ones: ask for more draws."
+            )
+        if bad:
+            advice.append(
+                f"Chains {bad} are stuck or apart from the others: look at them, or leave them "
+                "out with without_bad_chains()."
+            )
+        if acceptance < 0.4:
+            advice.append(
+                f"Only {acceptance:.0%} of the proposals were accepted: the posterior has narrow "
+                "necks or edges; a non-centred form often removes them."
+            )
+        trustworthy = bool(
+            rhat[worst] <= 1.02 and smallest >= 100 and not bad and acceptance >= 0.4
+        )
+        if pareto_k is not None and pareto_k > 0.7:
+            advice.append(
+                f"The evidence rests on few draws of the guide (Pareto k {pareto_k:.2f}): take "
+                "relbo.evaluate.log_evidence for it. The draws are not concerned."
+            )
+        return Check(
+            trustworthy,
+            float(rhat[worst]),
+            summary.names[worst],
+            smallest,
+            acceptance,
+            bad,
+            pareto_k,
+            advice,
+        )
+
+    def to_arviz(
+        self,
+        *,
+        log_likelihood: bool = False,
+        posterior_predictive: bool = False,
+        seed: int = 0,
+    ) -> Any:
+        """The posterior as ArviZ holds it: what its `from_dict` returns.
+
+        Args:
+            log_likelihood: with the pointwise log likelihoods, for LOO.
+            posterior_predictive: with draws of new observations.
+            seed: of those.
+
+        Returns:
+            `InferenceData` with ArviZ before 1.0, `DataTree` from then on.
+        """
+        groups: dict[str, Any] = {"posterior": self.chains, "sample_stats": self.sample_stats}
+        if log_likelihood or posterior_predictive:
+            program = self._program_or_error()
+            groups["observed_data"] = program.observed()
+            if log_likelihood:
+                groups["log_likelihood"] = program.log_likelihood(self.chains)
+            if posterior_predictive:
+                groups["posterior_predictive"] = program.predictive(self.chains, seed)
+        return _from_dict(groups)
+
+    def save(self, path: str | Path) -> Path:
+        """Writes the draws and what is needed to judge them to one `.npz` file."""
+        path = Path(path).with_suffix(".npz")
+        header = {
+            "format": _FORMAT,
+            "num_draws": self.num_draws,
+            "num_superchains": self.num_superchains,
+            "step_size": self.step_size,
+            "log_evidence": self.log_evidence,
+            "log_evidence_stderr": self.log_evidence_stderr,
+            "warnings": list(self.warnings),
+            "seconds": self.seconds,
+        }
+        arrays: dict[str, Any] = {
+            f"chains/{name}": values for name, values in self.chains.items()
+        }
+        arrays |= {f"stats/{name}": values for name, values in self.sample_stats.items()}
+        if self.log_weights is not None:
+            arrays["log_weights"] = self.log_weights
+        # Written beside and moved into place, so that a file is whole or not there.
+        beside = path.with_suffix(".partial.npz")
+        np.savez_compressed(beside, header=np.array(json.dumps(header)), **arrays)
+        beside.replace(path)
+        return path
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Posterior":
+        """Reads what `save` wrote; without the model, so without likelihoods in `to_arviz`."""
+        path = Path(path)
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                arrays = dict(file)
+            header = json.loads(str(arrays.pop("header")))
+        except (OSError, ValueError, KeyError) as error:
+            raise ValueError(f"{path} is not a posterior that relbo saved") from error
+        if header.pop("format", None) != _FORMAT:
+            raise ValueError(f"{path} is not a posterior that this version of relbo can read")
+        group = lambda prefix: {
+            name.removeprefix(prefix): values
+            for name, values in arrays.items()
+            if name.startswith(prefix)
+        }
+        return cls(
+            group("chains/"),
+            sample_stats=group("stats/"),
+            log_weights=arrays.get("log_weights"),
+            **header,
+        )
+
+    def __repr__(self) -> str:
+        sites = ", ".join(f"{n}{list(v.shape[2:])}" for n, v in self.chains.items())
+        evidence = (
+            "" if self.log_evidence is None else f", log evidence {self.log_evidence:.2f}"
+        )
+        return f"Posterior({self.num_draws} draws of {sites}{evidence})"
+
+    def _flat(self, values: np.ndarray) -> np.ndarray:
+        return values.reshape(-1, *values.shape[2:])[: self.num_draws]
+
+    def _program_or_error(self) -> Any:
+        if self._program is None:
+            raise ValueError(
+                "log likelihoods and predictions need the model, which a loaded posterior does "
+                "not have: ask for them before saving"
+            )
+        return self._program
+
+    def _with(self, **changes: Any) -> "Posterior":
+        other = object.__new__(Posterior)
+        other.__dict__.update(self.__dict__, **changes)
+        return other
+
+
+def _coordinate_names(site: str, shape: tuple[int, ...]) -> list[str]:
+    if shape == ():
+        return [site]
+    return [f"{site}[{','.join(map(str, index))}]" for index in np.ndindex(*shape)]
+
+
+def _pareto_k(log_weights: np.ndarray | None) -> float | None:
+    if log_weights is None:
+        return None
+    from relbo.evaluate import importance_estimate
+
+    return importance_estimate(log_weights).pareto_k
+
+
+def _from_dict(groups: dict[str, Any]) -> Any:
+    # ArviZ takes a second to import: only those who ask for it wait.
+    import arviz
+
+    if hasattr(arviz, "InferenceData"):
+        return arviz.from_dict(**groups)
+    return arviz.from_dict(groups)
