@@ -151,14 +151,16 @@ def _walk(
     if exact is not None:
         start = jnp.where(phase.is_forward, start, exact[None])
     points = jax.vmap(path.at)(start)
+    scale, speed = _scale_and_speed(points)
+    zero = jnp.zeros((), start.dtype)
     first = Walk(
         points,
         jnp.zeros(settings.num_chains, start.dtype),
-        jnp.zeros((), start.dtype),
-        _spread(start),
+        zero,
+        jnp.where(_is_known(scale), scale, 1.0),
         schedule,
-        jnp.zeros_like(schedule.inverse_temperatures).at[0].set(_spread(points.gain)),
-        jnp.zeros((), start.dtype),
+        jnp.zeros_like(schedule.inverse_temperatures).at[0].set(speed),
+        zero,
     )
 
     def step(i: Int[Array, ""], walk: Walk) -> Walk:
@@ -192,7 +194,8 @@ def _step(
     gain = jnp.where(phase.is_forward, walk.points.gain, -points.gain)
     increment = (ahead - behind) * gain
     change = ADAPTATION_RATE * (jnp.mean(accepted) - settings.target_acceptance)
-    scale = _smoothed_scale(walk.scale, points.position)
+    seen, speed = _scale_and_speed(points)
+    scale = _smoothed(walk.scale, seen, settings.num_chains)
     return Walk(
         points,
         # Where a density is no number, the chain has the weight zero.
@@ -203,18 +206,25 @@ def _step(
             step_sizes=walk.schedule.step_sizes.at[t].set(step_size),
             scales=walk.schedule.scales.at[t].set(scale),
         ),
-        walk.speeds.at[t + 1].set(_spread(points.gain)),
+        walk.speeds.at[t + 1].set(speed),
         walk.acceptance + jnp.mean(accepted),
     )
 
 
-def _smoothed_scale(before: Float[Array, " d"], positions: Float[Array, "chains d"]) -> Array:
-    spread = _spread(positions)
-    number = positions.shape[0]
-    share = number / (number + PRIOR_CHAINS)
-    known = (spread > 0) & jnp.isfinite(spread)
-    spread = jnp.where(known, spread, before)
-    return jnp.exp((1 - share) * jnp.log(before) + share * jnp.log(spread))
+def _scale_and_speed(points: Point) -> tuple[Float[Array, " d"], Scalar]:
+    """The spread over chains of each coordinate, and of log target - log base."""
+    spreads = _spread(jnp.concatenate([points.position, points.gain[:, None]], axis=1))
+    return spreads[:-1], spreads[-1]
+
+
+def _smoothed(before: Float[Array, " d"], seen: Float[Array, " d"], num_chains: int) -> Array:
+    share = num_chains / (num_chains + PRIOR_CHAINS)
+    seen = jnp.where(_is_known(seen), seen, before)
+    return jnp.exp((1 - share) * jnp.log(before) + share * jnp.log(seen))
+
+
+def _is_known(scale: Float[Array, " d"]) -> Bool[Array, " d"]:
+    return (scale > 0) & jnp.isfinite(scale)
 
 
 def _spread(values: Float[Array, "chains ..."]) -> Float[Array, "..."]:
@@ -233,15 +243,26 @@ def _refit(walk: Walk, phase: Phase) -> Schedule:
     betas, number = old.inverse_temperatures, old.step_sizes.shape[0]
     lengths = _lengths(betas, walk.speeds)
     share = jnp.minimum(jnp.arange(number + 1) / phase.next_num_steps, 1.0)
-    new = jnp.interp(share.astype(betas.dtype), lengths, betas)
+    new = _interpolate(share.astype(betas.dtype), lengths, betas[:, None])[:, 0]
     # What the pilot did not reach repeats its last temperature.
     last = jnp.minimum(jnp.arange(number), phase.num_steps - 1)
-    between = lambda seen: jnp.exp(jnp.interp(new[1:], betas[1:], jnp.log(seen[last])))
-    return Schedule(
-        new.at[0].set(0.0),
-        between(old.step_sizes),
-        jax.vmap(between, in_axes=1, out_axes=1)(old.scales),
-    )
+    seen = jnp.concatenate([old.step_sizes[:, None], old.scales], axis=1)[last]
+    kept = jnp.exp(_interpolate(new[1:], betas[1:], jnp.log(seen)))
+    ends = jnp.where(share < 1.0, new, 1.0).at[0].set(0.0)
+    return Schedule(ends, kept[:, 0], kept[:, 1:])
+
+
+def _interpolate(
+    at: Float[Array, " m"], known_at: Float[Array, " n"], known: Float[Array, "n k"]
+) -> Float[Array, "m k"]:
+    """Linear between known rows, and the first or last row outside them."""
+    if known.shape[0] == 1:
+        return jnp.broadcast_to(known, (at.shape[0], known.shape[1]))
+    after = jnp.clip(jnp.searchsorted(known_at, at), 1, known_at.shape[0] - 1)
+    width = known_at[after] - known_at[after - 1]
+    share = (at - known_at[after - 1]) / jnp.where(width > 0, width, 1.0)
+    share = jnp.clip(share, 0.0, 1.0)[:, None]
+    return (1 - share) * known[after - 1] + share * known[after]
 
 
 def _lengths(

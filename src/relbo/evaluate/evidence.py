@@ -65,7 +65,11 @@ class Frozen:
     """Arguments of a program that looks at their values: constants of what is compiled."""
 
     def __init__(self, arguments: Arguments):
-        self.arguments = arguments
+        # As numpy arrays, since whatever jax computes while it traces has no value yet.
+        is_array = lambda leaf: isinstance(leaf, jax.Array)
+        concrete = lambda leaf: np.asarray(leaf) if is_array(leaf) else leaf
+        args, kwargs = jax.tree.map(concrete, (arguments.args, arguments.kwargs))
+        self.arguments = Arguments(args, kwargs, arguments.params)
 
 
 def log_evidence(

@@ -1,0 +1,141 @@
+"""Fitted importance sampling on probabilistic PCA, whose marginal is known."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from jax.scipy.stats import norm
+from scipy import stats
+
+import relbo
+from relbo import evaluate
+from relbo.evaluate import fitted
+
+NOISE, NUM_POINTS, NUM_OBSERVED = 0.5, 10, 4
+PRIOR = relbo.StandardNormal(jnp.zeros(2))
+WEIGHTS = jr.normal(jr.key(0), (NUM_OBSERVED, 2))
+DATA = jr.normal(jr.key(1), (NUM_POINTS, NUM_OBSERVED))
+OPTIONS = fitted.Options(1_000, 0, 2, 1.2, 10, 0.05, 0.02)
+
+
+class Decoder(eqx.Module):
+    weights: jax.Array
+
+    def __call__(self, z, x):
+        return jnp.sum(norm.logpdf(x, self.weights @ z, NOISE))
+
+
+MODEL = evaluate.LatentVariableModel(Decoder(WEIGHTS))
+
+
+def marginal():
+    covariance = WEIGHTS @ WEIGHTS.T + NOISE**2 * jnp.eye(NUM_OBSERVED)
+    return stats.multivariate_normal(cov=covariance).logpdf(DATA)
+
+
+def posterior_draws(spread=1.0, number=50):
+    covariance = jnp.linalg.inv(jnp.eye(2) + WEIGHTS.T @ WEIGHTS / NOISE**2)
+    locs = DATA @ WEIGHTS @ covariance / NOISE**2
+    noise = jr.normal(jr.key(2), (NUM_POINTS, number, 2))
+    return locs[:, None] + spread * noise @ jnp.linalg.cholesky(covariance).T
+
+
+def estimate(draws, **options):
+    return evaluate.fitted_importance(
+        jr.key(3), MODEL, DATA, draws, PRIOR, batch_size=4, **options
+    )
+
+
+@pytest.mark.parametrize("spread", [1.0, 0.1, 4.0], ids=["right", "narrow", "wide"])
+def test_estimates_agree_with_the_marginal(spread):
+    found = estimate(posterior_draws(spread))
+    difference = found.values - marginal()
+    assert np.all(np.abs(difference) < 5 * found.stderrs)
+    assert abs(difference.mean()) < 4 * np.sqrt(np.square(found.stderrs).sum()) / NUM_POINTS
+    # The rounds have mended the proposal, whatever the draws were.
+    assert np.all(found.ess > 300)
+    assert np.all(found.pareto_k < 0.7)
+    assert (found.num_draws, found.valid_bound) == (1_000, True)
+
+
+def test_estimates_agree_with_annealing():
+    ours = estimate(posterior_draws())
+    annealed = evaluate.annealed_pointwise(
+        jr.key(0), MODEL, DATA, PRIOR, num_temperatures=200, batch_size=4
+    )
+    error = np.hypot(ours.stderrs, annealed.stderrs)
+    assert np.all(np.abs(ours.values - annealed.values) < 5 * error)
+    assert evaluate.check_bound(ours, annealed)
+
+
+def test_weights_of_a_bad_proposal_average_to_the_evidence():
+    """Collapsed draws, no round to mend them, two components: the density is that of the
+    draws, or the mean weight would be off."""
+    options = OPTIONS._replace(num_draws=20_000, min_scale=0.3, defensive_weight=0.3)
+    draws = jnp.array([[0.5, 0.1], [-0.5, 0.4], [0.5, 0.1], [-0.5, 0.4]])
+    logdensity_fn = lambda z: jnp.sum(norm.logpdf(z, 0.3, 0.7)) - 2.0
+    weigh = jax.jit(lambda k: fitted._weigh_point(k, logdensity_fn, draws, PRIOR, options))
+    found = evaluate.importance_estimate(weigh(jr.key(0)))
+    assert abs(found.value + 2.0) < 4 * found.stderr
+    assert found.stderr < 0.02
+
+
+def test_mixture_finds_two_clusters():
+    draw = np.random.default_rng(0)
+    centres = np.array([[-2.0, 0.0], [2.0, 1.0]])
+    scales = np.array([[0.3, 0.1], [0.2, 0.5]])
+    which = draw.choice(2, size=1_000, p=[0.3, 0.7])
+    points = centres[which] + scales[which] * draw.normal(size=(1_000, 2))
+    shares = jnp.full(1_000, 1e-3)
+    mixture = jax.jit(lambda z: fitted.fit_mixture(z, shares, OPTIONS))(jnp.asarray(points))
+    order = np.argsort(mixture.locs[:, 0])
+    np.testing.assert_allclose(np.exp(mixture.log_shares)[order], [0.3, 0.7], atol=0.05)
+    np.testing.assert_allclose(mixture.locs[order], centres, atol=0.08)
+    covariances = mixture.scale_trils @ jnp.swapaxes(mixture.scale_trils, 1, 2)
+    found = np.sqrt(np.diagonal(covariances, axis1=1, axis2=2))[order]
+    np.testing.assert_allclose(found, scales, rtol=0.15)
+
+
+def test_weighted_points_count_by_their_share():
+    points = jnp.array([[0.0, 0.0], [1.0, 0.0], [0.0, 3.0]])
+    options = OPTIONS._replace(num_components=1, min_scale=1e-3)
+    mixture = fitted.fit_mixture(points, jnp.array([0.5, 0.5, 0.0]), options)
+    np.testing.assert_allclose(mixture.locs[0], [0.5, 0.0])
+    np.testing.assert_allclose(mixture.scale_trils[0], [[0.5, 0.0], [0.0, 1e-3]], rtol=1e-3)
+
+
+def test_densities_of_the_components_agree_with_scipy():
+    noise = jnp.array([0.3, -1.2])
+    student = stats.multivariate_t(loc=[0, 0], shape=np.eye(2), df=7).logpdf(noise)
+    assert fitted._log_student(noise, 7) == pytest.approx(student, rel=1e-5)
+    normal = stats.multivariate_normal(cov=np.eye(2)).logpdf(noise)
+    assert fitted._log_normal(noise) == pytest.approx(normal, rel=1e-5)
+
+
+def test_tempering_leaves_enough_effective_draws():
+    even = fitted._tempered(jnp.zeros(1_000), 2)
+    np.testing.assert_allclose(even, 1e-3, rtol=1e-5)
+    mild = 0.5 * jr.normal(jr.key(0), (1_000,))
+    np.testing.assert_allclose(fitted._tempered(mild, 2), jax.nn.softmax(mild), rtol=1e-4)
+    # Twenty draws for each of two dimensions.
+    wild = fitted._tempered(30.0 * jr.normal(jr.key(0), (1_000,)).at[3].set(-jnp.inf), 2)
+    assert 1.0 / jnp.sum(wild**2) == pytest.approx(40.0, rel=0.01)
+
+
+def test_bad_arguments_are_named():
+    draws = posterior_draws()
+    with pytest.raises(ValueError, match=r"draws: expected the shape \(10, draws, d\)"):
+        estimate(draws[:3])
+    for name, value in {
+        "num_draws": 1,
+        "num_rounds": -1,
+        "num_components": 0,
+        "inflation": 0.0,
+        "degrees_of_freedom": 0,
+        "defensive_weight": 1.0,
+        "min_scale": 0.0,
+    }.items():
+        with pytest.raises(ValueError, match=f"{name}: expected"):
+            estimate(draws, **{name: value})
