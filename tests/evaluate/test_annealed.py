@@ -139,6 +139,22 @@ def test_only_a_pilot_looks_at_its_chains(is_pilot):
     assert (walk.log_step_change == 0) == (not is_pilot)
 
 
+def test_weighted_walk_steps_as_the_schedule_says():
+    """With steps of no size it stays where it began, however wide its chains are spread."""
+    settings = _annealing.Settings(40, 32, 3, 0.8)
+    path = path_between(PRIOR, GAUSSIAN.logdensity_fn, whiten=True)
+    schedule = _annealing._first_schedule(path, settings)
+    phase = _annealing.Phase(
+        jr.key(0), jnp.array(40), jnp.array(40), jnp.array(False), jnp.array(True)
+    )
+    run = jax.jit(lambda schedule: _annealing._walk(path, settings, schedule, phase, None))
+    moved = run(schedule).points
+    stayed = run(schedule._replace(scales=jnp.full_like(schedule.scales, 1e-9))).points
+    start = jax.vmap(path.draw)(jr.split(jr.split(jr.key(0))[0], 32))
+    np.testing.assert_allclose(stayed.position, start, atol=1e-5)
+    assert jnp.mean(jnp.abs(moved.position - start)) > 0.3
+
+
 def test_schedule_ends_at_the_target_and_spreads_the_length_evenly():
     betas = jnp.linspace(0.0, 1.0, 41) ** 2
     speeds = 1.0 / jnp.sqrt(betas + 0.01)
@@ -226,6 +242,7 @@ def test_both_directions_have_their_means_with_few_temperatures():
     assert (check.lower.valid_bound, check.upper.valid_bound) == (True, False)
 
 
+@pytest.mark.slow
 def test_gap_closes_with_more_temperatures():
     check = evaluate.bidirectional(
         jr.key(0), posterior_draw, joint, PRIOR, num_simulations=8, batch_size=8, **SMALL

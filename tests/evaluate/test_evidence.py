@@ -37,7 +37,7 @@ def positive(data):
 
 
 def test_annealing_needs_nothing_but_the_model():
-    estimate = evaluate.log_evidence(jr.key(0), conjugate, (DATA,))
+    estimate = evaluate.log_evidence(jr.key(0), conjugate, (DATA,), num_temperatures=200)
     assert_agrees(estimate, conjugate_evidence())
     assert (estimate.num_draws, estimate.valid_bound) == (64, True)
 
@@ -99,6 +99,7 @@ def test_point_is_no_bound_and_no_start():
         evaluate.log_evidence(jr.key(0), conjugate, (DATA,), **given, **SMALL)
 
 
+@pytest.mark.slow
 def test_plain_log_density():
     model = relbo.model_from_logdensity(gaussian, jnp.zeros(2))
     estimate = evaluate.log_evidence(jr.key(0), model, **SMALL)

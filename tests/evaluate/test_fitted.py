@@ -86,9 +86,10 @@ def test_mixture_finds_two_clusters():
     draw = np.random.default_rng(0)
     centres = np.array([[-2.0, 0.0], [2.0, 1.0]])
     scales = np.array([[0.3, 0.1], [0.2, 0.5]])
-    which = draw.choice(2, size=1_000, p=[0.3, 0.7])
+    # Half of the points in each, which count as three and seven tenths.
+    which = np.arange(1_000) % 2
     points = centres[which] + scales[which] * draw.normal(size=(1_000, 2))
-    shares = jnp.full(1_000, 1e-3)
+    shares = jnp.where(which == 0, 0.3, 0.7) / 500
     mixture = jax.jit(lambda z: fitted.fit_mixture(z, shares, OPTIONS))(jnp.asarray(points))
     order = np.argsort(mixture.locs[:, 0])
     np.testing.assert_allclose(np.exp(mixture.log_shares)[order], [0.3, 0.7], atol=0.05)

@@ -90,6 +90,26 @@ def test_smoothing_only_touches_the_tail():
     )
 
 
+def test_smoothed_estimate_with_a_largest_weight_that_shrinks():
+    """The scale of the weights is not that of the largest, which smoothing changes."""
+    uniform = np.random.default_rng(4).uniform(size=400)
+    logs = np.log(1.0 + uniform)
+    logs[0] = np.log(2.3)
+    smoothed, _ = evaluate.pareto_smoothed(logs)
+    body = np.argsort(logs)[:300]
+    assert np.max(smoothed - smoothed[body[0]]) < np.max(logs - logs[body[0]]) - 1e-4
+    smooth = evaluate.importance_estimate(logs, smooth=True)
+    plain = evaluate.importance_estimate(logs)
+    assert smooth.value == pytest.approx(plain.value, abs=2e-3)
+
+
+def test_smoothed_estimate_when_most_weights_are_zero():
+    logs = np.where(np.arange(1_000) % 3 == 0, 0.1 * log_weights((1_000,)), -np.inf)
+    smooth = evaluate.importance_estimate(logs, smooth=True)
+    plain = evaluate.importance_estimate(logs)
+    assert smooth.value == pytest.approx(plain.value, abs=0.02)
+
+
 def test_rows_are_smoothed_apart_and_zeros_do_no_harm():
     logs = log_weights((2, 300))
     logs[0, :150] = -np.inf

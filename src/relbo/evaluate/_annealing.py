@@ -192,14 +192,13 @@ def _step(
         )
     )(walk.points, draw_noise(key, walk.points.position))
     gain = jnp.where(phase.is_forward, walk.points.gain, -points.gain)
-    increment = (ahead - behind) * gain
     change = ADAPTATION_RATE * (jnp.mean(accepted) - settings.target_acceptance)
     seen, speed = _scale_and_speed(points)
     scale = _smoothed(walk.scale, seen, settings.num_chains)
     return Walk(
         points,
-        # Where a density is no number, the chain has the weight zero.
-        walk.log_weights + jnp.where(jnp.isnan(increment), -jnp.inf, increment),
+        # No number where a density is none; such a chain counts as one of weight zero.
+        walk.log_weights + (ahead - behind) * gain,
         walk.log_step_change + jnp.where(phase.is_pilot, change, 0.0),
         scale,
         walk.schedule._replace(
