@@ -8,7 +8,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from relbo.experiments import EXPERIMENTS, Options
 
@@ -31,6 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(stop.code or DONE)
     if arguments.command == "list":
         return _list()
+    if arguments.command == "fit":
+        return _fit(arguments)
     return _reproduce(arguments, shlex.join(["relbo", *argv]))
 
 
@@ -42,6 +44,66 @@ def _parser() -> _Parser:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("list", help="list the experiments")
+    _add_fit(commands)
+    _add_reproduce(commands)
+    return parser
+
+
+def _add_fit(commands: Any) -> None:
+    fit = commands.add_parser(
+        "fit",
+        help="infer the posterior of a NumPyro model in a Python file",
+        description="Infers the posterior of a NumPyro model: writes it as NetCDF (for ArviZ) "
+        "and npz, with a summary and figures, and says whether to trust it.",
+        epilog="Example: relbo fit examples/eight_schools.py:model "
+        "--data examples/eight_schools.json. Exit codes: 0 done, 1 failed, 2 wrong input.",
+    )
+    fit.add_argument("target", metavar="FILE.py:MODEL", help="the model, a function in a file")
+    fit.add_argument(
+        "--data",
+        type=Path,
+        metavar="FILE",
+        help="the model's arguments by name: a .json object, the arrays of an .npz or the "
+        "columns of a .csv; not needed where the model takes none",
+    )
+    fit.add_argument(
+        "--draws", type=_positive, default=4000, metavar="N", help="default: %(default)s"
+    )
+    fit.add_argument(
+        "--seed", type=_not_negative, default=0, metavar="N", help="default: %(default)s"
+    )
+    fit.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="where the results go (default: relbo-out/FILE)",
+    )
+    fit.add_argument(
+        "--x64",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="compute in float64 (default), since unscaled data lose too much in float32; "
+        "--no-x64 is faster on large models",
+    )
+    guide = fit.add_argument_group(
+        "a trained guide",
+        "By default the chains start from a normal fitted to the posterior. With any of these "
+        "they start from a guide with a sampler inside (relbo.AutoRefined), trained first.",
+    )
+    guide.add_argument(
+        "--kernel",
+        choices=("underdamped", "sgld", "psgld"),
+        help="the sampler inside (default: underdamped)",
+    )
+    guide.add_argument(
+        "--refine-steps", type=_not_negative, metavar="N", help="its steps (default: 8)"
+    )
+    guide.add_argument(
+        "--train-steps", type=_positive, metavar="N", help="iterations of training"
+    )
+
+
+def _add_reproduce(commands: Any) -> None:
     reproduce = commands.add_parser(
         "reproduce",
         help="run experiments of the paper and write their numbers and figures",
@@ -72,16 +134,25 @@ def _parser() -> _Parser:
         metavar="DIR",
         help="where the results go (default: %(default)s)",
     )
-    return parser
 
 
 def _positive(text: str) -> int:
+    return _at_least(1, text)
+
+
+def _not_negative(text: str) -> int:
+    return _at_least(0, text)
+
+
+def _at_least(least: int, text: str) -> int:
     try:
         number = int(text)
     except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+        number = least - 1
+    if number < least:
+        raise argparse.ArgumentTypeError(
+            f"expected a whole number of at least {least}, got {text!r}"
+        )
     return number
 
 
@@ -89,6 +160,37 @@ def _list() -> int:
     width = max(map(len, EXPERIMENTS))
     for name, experiment in EXPERIMENTS.items():
         print(f"{name:<{width}}  {experiment.summary}")
+    return DONE
+
+
+def _fit(arguments: argparse.Namespace) -> int:
+    # Only those who fit wait for its imports.
+    from relbo.commands import InputError
+    from relbo.commands.fit import Request, run
+
+    name = Path(arguments.target.rpartition(":")[0]).stem
+    request = Request(
+        target=arguments.target,
+        data=arguments.data,
+        out=arguments.out or Path("relbo-out") / name,
+        kernel=arguments.kernel,
+        refine_steps=arguments.refine_steps,
+        train_steps=arguments.train_steps,
+        num_draws=arguments.draws,
+        seed=arguments.seed,
+        x64=arguments.x64,
+    )
+    try:
+        run(request)
+    except InputError as error:
+        return _complain(str(error))
+    except KeyboardInterrupt:
+        print("relbo: fit: interrupted", file=sys.stderr)
+        return FAILED
+    except Exception:
+        traceback.print_exc()
+        print("relbo: fit: failed", file=sys.stderr)
+        return FAILED
     return DONE
 
 
