@@ -10,7 +10,7 @@ import jax.random as jr
 import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jax.scipy.special import gammaln
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Scalar
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, Scalar
 
 from relbo.bases import AbstractBase
 from relbo.evaluate.importance import log_mean, map_batched, pareto_smoothed
@@ -186,13 +186,14 @@ def fit_mixture(
 ) -> Mixture:
     """A mixture of normals by weighted EM; with one component, weighted moments."""
     number = options.num_components
-    levels = (jnp.arange(number) + 0.5) / number
-    first = jnp.searchsorted(jnp.cumsum(shares), levels.astype(shares.dtype))
-    whole = _moments(points, shares, options.min_scale)
+    loc, scale_tril = _moments(points, shares, options.min_scale)
+    if number == 1:
+        return Mixture(jnp.zeros(1, points.dtype), loc[None], scale_tril[None])
+    white = solve_triangular(scale_tril, (points - loc[None]).T, lower=True).T
     start = Mixture(
         jnp.full(number, -jnp.log(number), points.dtype),
-        points[jnp.minimum(first, points.shape[0] - 1)],
-        jnp.tile(whole[1], (number, 1, 1)),
+        points[_far_apart(white, shares, number)],
+        jnp.tile(scale_tril, (number, 1, 1)),
     )
 
     def iterate(_: int, mixture: Mixture) -> Mixture:
@@ -204,9 +205,20 @@ def fit_mixture(
         )(owned / jnp.sum(owned, axis=0, keepdims=True).clip(MIN_SHARE))
         return Mixture(jnp.log(totals / jnp.sum(totals)), locs, trils)
 
-    if number == 1:
-        return start._replace(locs=whole[0][None])
     return jax.lax.fori_loop(0, NUM_EM_ITERATIONS, iterate, start)
+
+
+def _far_apart(
+    points: Float[Array, "draws d"], shares: Float[Array, " draws"], number: int
+) -> Int[Array, " number"]:
+    """Indices of points that lie far from one another and count for much."""
+    distances = jnp.sum(jnp.square(points), axis=1)
+    chosen = []
+    for _ in range(number):
+        chosen.append(jnp.argmax(shares * distances))
+        to_chosen = jnp.sum(jnp.square(points - points[chosen[-1]][None]), axis=1)
+        distances = jnp.minimum(distances, to_chosen)
+    return jnp.stack(chosen)
 
 
 def _moments(
@@ -229,7 +241,8 @@ def _draw(
     levels = (jnp.arange(number) + jr.uniform(offset_key, (), dtype)) / number
     ends = jnp.cumsum(jnp.exp(mixture.log_shares)) * (1.0 - options.defensive_weight)
     part = jnp.searchsorted(ends, levels.astype(dtype), side="right")
-    from_base = part == mixture.locs.shape[0]
+    # Rounding must not draw from a component whose weight is zero.
+    from_base = (part == mixture.locs.shape[0]) & (options.defensive_weight > 0.0)
     part = jnp.minimum(part, mixture.locs.shape[0] - 1)
     freedom = options.degrees_of_freedom
     # A chi-square from normals: a gamma sampler takes long to compile.
