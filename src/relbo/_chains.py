@@ -19,8 +19,14 @@ from relbo._normal import (
 )
 from relbo._target import Data, Target
 
-DENSE_LIMIT = 400
+DENSE_LIMIT = 200
 """The largest dimension in which all correlations are learned."""
+
+SCOUTS = {30: 3, DENSE_LIMIT: 1}
+"""Fits from random places, up to so many dimensions: is there another mode?"""
+
+SETTLED = 0.4
+"""A fit that moves by less, in standard deviations, has arrived."""
 
 Report = Callable[[str, float], None]
 """Takes the name of the phase and how much of it is done."""
@@ -41,6 +47,10 @@ class Method(NamedTuple):
 
     target_acceptance: float
     max_leapfrogs: int
+
+    def more_careful(self) -> "Method":
+        """Smaller steps, for posteriors with narrow places."""
+        return self._replace(target_acceptance=1 - (1 - self.target_acceptance) / 2)
 
 
 METHODS = {"hmc": Method(0.8, 64), "mala": Method(0.574, 1)}
@@ -73,7 +83,9 @@ class Ensemble:
         self.rng, self.target, self.data, self.num_chains = rng, target, data, num_chains
         self.method = METHODS[method]
         self.num_superchains = _num_superchains(num_chains)
+        self._num_points = _num_points(num_chains, target.size)
         self.normal = self._narrow(np.zeros(target.size))
+        self.rivals: list[Normal] = []
         self._dtype = np.dtype(jnp.result_type(float))
         self._log_step = np.log(0.9 * target.size**-0.25)
         self._state: ensemble.State | None = None
@@ -81,33 +93,57 @@ class Ensemble:
         self._deadline = deadline
 
     def fit(self, start: Float[np.ndarray, " d"] | None = None) -> bool:
-        """Fits a normal, from `start` or from as many places as it takes.
+        """Fits a normal from several places and keeps the best, and its rivals far from it.
+
+        Args:
+            start: the first of the places; by default zero in unconstrained space.
 
         Returns:
-            Whether it settled.
+            Whether the best one settled.
         """
-        fit = self._first_fit(start)
-        step = lambda fit, rate: fit_step(self.rng, self._evaluate, self.num_chains, fit, rate)
-        settled = False
-        for turn in range(200):
-            fit = step(fit, 1.0)
-            settled = fit.shift < 0.4
-            self._report("fit", min(turn / 50, 0.9))
-            if settled or self._is_late():
-                break
+        fits = [self._settle(self._first_fit(start))]
+        num_scouts = next((n for size, n in SCOUTS.items() if self.target.size <= size), 0)
+        for _ in range(num_scouts):
+            if not self._is_late():
+                fits.append(self._settle(self._first_fit(self._random_start())))
+        best = max(fits, key=lambda fit: fit.elbo)
+        settled = best.shift < SETTLED
         for rate in np.geomspace(0.7, 0.1, 12):
-            fit = step(fit, float(rate))
-        self.normal = fit.before
+            best = self._step(best, float(rate))
+        self.normal = best.before
+        self.rivals = [fit.before for fit in fits if self._is_rival(fit, best)]
         self._report("fit", 1.0)
         return settled
+
+    def _settle(self, fit: Fit) -> Fit:
+        """Steps until they are short, or the ELBO has not grown for a while."""
+        best, since = fit.elbo, 0
+        for turn in range(200):
+            fit = self._step(fit, 1.0)
+            since = 0 if fit.elbo > best + 1.0 else since + 1
+            best = max(best, fit.elbo)
+            self._report("fit", min(turn / 50, 0.9))
+            if fit.shift < SETTLED or since > 20 or self._is_late():
+                break
+        return fit
+
+    def _step(self, fit: Fit, rate: float) -> Fit:
+        return fit_step(self.rng, self._evaluate, self._num_points, fit, rate)
+
+    def _is_rival(self, fit: Fit, best: Fit) -> bool:
+        """Whether a fit ended elsewhere, with a mass that counts."""
+        apart = np.max(np.abs(self.normal.pull(fit.before.loc[None])))
+        return bool(apart > 5.0 and fit.elbo > best.elbo - 5.0)
+
+    def _random_start(self) -> Float[np.ndarray, " d"]:
+        return self.rng.uniform(-2.0, 2.0, self.target.size)
 
     def _first_fit(self, start: Float[np.ndarray, " d"] | None) -> Fit:
         for attempt in range(20):
             if attempt > 0:
-                start = self.rng.uniform(-2.0, 2.0, self.target.size)
+                start = self._random_start()
             narrow = self._narrow(np.zeros(self.target.size) if start is None else start)
-            fit = Fit(narrow, narrow)
-            fit = fit_step(self.rng, self._evaluate, self.num_chains, fit, 1.0)
+            fit = self._step(Fit(narrow, narrow), 1.0)
             if np.isfinite(fit.elbo):
                 return fit
         raise ValueError(
@@ -119,9 +155,12 @@ class Ensemble:
     def disperse(self, points: Float[np.ndarray, "s d"] | None = None) -> None:
         """Starts the chains: those of a superchain in the same point, a draw of the normal."""
         if points is None:
-            points = self.rng.standard_normal((self.num_superchains, self.target.size))
-        else:
-            points = self.normal.pull(points[: self.num_superchains])
+            normals = [self.normal, *self.rivals]
+            noise = self.rng.standard_normal((self.num_superchains, self.target.size))
+            points = np.stack(
+                [normals[k % len(normals)].push(white) for k, white in enumerate(noise)]
+            )
+        points = self.normal.pull(points[: self.num_superchains])
         repeats = self.num_chains // len(points)
         self._begin(np.repeat(points, repeats, axis=0))
 
@@ -205,10 +244,12 @@ class Ensemble:
         return Normal(loc, np.diag(scales) if len(loc) <= DENSE_LIMIT else scales)
 
     def _evaluate(self, normal: Normal, white: np.ndarray) -> Evaluation:
-        state = self._new_state(white)
-        state, _ = self._run(normal, state, 0, adapt=False)
-        points = (np.asarray(part, float) for part in state.current)
-        return Evaluation(*points)
+        """As many points as one likes, as many at a time as there are chains."""
+        batches = []
+        for batch in np.split(white, len(white) // self.num_chains):
+            state, _ = self._run(normal, self._new_state(batch), 0, adapt=False)
+            batches.append([np.asarray(part, float) for part in state.current])
+        return Evaluation(*map(np.concatenate, zip(*batches, strict=True)))
 
     def _begin(self, white: Float[np.ndarray, "c d"]) -> None:
         """Puts the chains at points in white coordinates."""
@@ -274,6 +315,13 @@ class Ensemble:
 
     def _is_late(self) -> bool:
         return time.monotonic() > self._deadline
+
+
+def _num_points(num_chains: int, size: int) -> int:
+    """Of a step of the fit: enough to see all directions where correlations are learned."""
+    if size > DENSE_LIMIT:
+        return num_chains
+    return num_chains * max(1, -(-5 * size // (2 * num_chains)))
 
 
 def _whole(value: int) -> Any:

@@ -116,7 +116,7 @@ def advance(
 
 
 def _leapfrog(loop: _Loop, here: Points, noise: Noise, settings: Settings) -> _Loop:
-    """The end of a leapfrog, Metropolis's choice if it was the last, and the next one's start."""
+    """The end of a leapfrog, Metropolis's choice if it was the last, the next one's start."""
     state = loop.state
     step = jnp.exp(state.log_step)
     arrived = state._replace(

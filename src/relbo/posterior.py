@@ -171,9 +171,9 @@ class Posterior:
         if rhat[worst] > 1.02:
             advice.append(
                 "The chains have not forgotten where they started (R-hat "
-                f"{rhat[worst]:.3f} at {summary.names[worst]}). Give them longer (more seconds, "
-                "more draws), or write the model so that scales and what they scale are "
-                "independent (non-centred)."
+                f"{rhat[worst]:.3f} at {summary.names[worst]}). Give them longer (more "
+                "seconds, more draws), or write the model so that scales and what they scale "
+                "are independent (non-centred)."
             )
         if smallest < 400:
             advice.append(
@@ -186,8 +186,8 @@ class Posterior:
             )
         if acceptance < 0.4:
             advice.append(
-                f"Only {acceptance:.0%} of the proposals were accepted: the posterior has narrow "
-                "necks or edges; a non-centred form often removes them."
+                f"Only {acceptance:.0%} of the proposals were accepted: the posterior has "
+                "narrow necks or edges; a non-centred form often removes them."
             )
         trustworthy = bool(
             rhat[worst] <= 1.02 and smallest >= 100 and not bad and acceptance >= 0.4

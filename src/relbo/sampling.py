@@ -16,7 +16,7 @@ from relbo._normal import Normal, normal_of_draws
 from relbo._program import Call, Model, initial_run
 from relbo._progress import progress_bar
 from relbo._target import Data, Target, target_of
-from relbo.diagnostics import effective_sample_size, nested_rhat
+from relbo.diagnostics import effective_sample_size, nested_rhat, stuck_chains
 from relbo.posterior import Posterior
 
 Method = Literal["hmc", "mala"]
@@ -132,9 +132,7 @@ def _begin(
     if guide is None:
         settled = ensemble.fit(_start_of(ensemble.target))
         ensemble.disperse()
-        return (
-            [] if settled else ["The normal fit did not settle: the posterior is far from one."]
-        )
+        return _notes(settled, len(ensemble.rivals))
     points = _guide_draws(ensemble, key, guide, params, args, kwargs)
     size = points.shape[1]
     wide = Normal(np.zeros(size), np.eye(size) if ensemble.normal.is_dense else np.ones(size))
@@ -145,6 +143,19 @@ def _begin(
     ensemble.normal = Normal(loc + scale * rough.loc, factor)
     ensemble.disperse(points)
     return []
+
+
+def _notes(settled: bool, num_rivals: int) -> list[str]:
+    notes = []
+    if not settled:
+        notes.append("The normal fit did not settle: the posterior is far from one.")
+    if num_rivals:
+        notes.append(
+            f"{num_rivals} of the fits from other places ended in other modes: chains were "
+            "started there too, and cannot tell how much each mode weighs. Order or fix what "
+            "can be exchanged, or sum it out."
+        )
+    return notes
 
 
 def _guide_draws(
@@ -197,22 +208,25 @@ def _constrain(target: Target, data: Data, chains: Chains) -> dict[str, np.ndarr
 def _sample_until_good(ensemble: Ensemble, num_draws: int, deadline: float) -> Chains:
     """Samples until the draws are worth half their number, or no more can be asked."""
     length = -(-num_draws // ensemble.num_chains)
+    wanted = 0.5 * length * ensemble.num_chains
     chains = ensemble.sample(length)
     for _ in range(4):
-        if time.monotonic() > deadline:
-            break
         by_chain = np.swapaxes(chains.draws, 0, 1)
         worth = np.nanmin(effective_sample_size(by_chain), initial=np.inf)
-        wanted = 0.5 * length * ensemble.num_chains
         agrees = np.max(nested_rhat(by_chain, ensemble.num_superchains)) < 1.01
-        if agrees and worth >= wanted:
+        stuck = np.any(stuck_chains(chains.acceptance.T, chains.logdensity.T))
+        if (agrees and worth >= wanted and not stuck) or time.monotonic() > deadline:
             break
+        if ensemble.rivals and not agrees:
+            break  # chains in several modes will not agree, however long they run
         longer = int(np.ceil(length * np.clip(1.2 * wanted / worth, 2, 16)))
-        if agrees:
+        if agrees and not stuck and 4 * worth > wanted:
             chains = _joined(chains, ensemble.sample(longer))
         else:
-            # What has not forgotten its start is no draw, but it knows the scales better.
+            # What has not forgotten its start is no draw, but it knows the scales better. And
+            # narrow places need smaller steps.
             ensemble.rewhiten(ensemble.white(chains))
+            ensemble.method = ensemble.method.more_careful()
             ensemble.warm_up(max_windows=4)
             chains = ensemble.sample(longer)
     return _thinned(chains, length)
