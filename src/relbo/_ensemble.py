@@ -97,10 +97,9 @@ def advance(
 
     def turn(loop: _Loop) -> _Loop:
         white = loop.state.proposal
-        values, scores = evaluate(
-            loc + (white @ factor.T if is_dense else white * factor), data
-        )
-        scores = scores @ factor if is_dense else scores * factor
+        spread = white @ factor.T if is_dense else white * factor[None]
+        values, scores = evaluate(loc[None] + spread, data)
+        scores = scores @ factor if is_dense else scores * factor[None]
         values = jnp.where(jnp.isnan(values), -jnp.inf, values)
         return _leapfrog(loop, Points(white, values, scores), noise, settings)
 

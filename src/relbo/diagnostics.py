@@ -70,14 +70,10 @@ def stuck_chains(
 ) -> np.ndarray:
     """Marks chains that hardly move, or that sit where the others never go.
 
-    A chain is apart where even its best log density is below the lowest tenth of the others'
-    by more than their whole spread.
+    A chain is apart where even its best log density is below what a typical chain calls low (its
+    lowest tenth) by more than twice that chain's spread.
     """
     hardly_moves = acceptance.mean(1) < 0.05
+    low, high = np.median(np.quantile(logdensity, [0.1, 0.9], axis=1), axis=1)
     best = logdensity.max(1)
-    low, high = (
-        np.quantile(logdensity[~hardly_moves], [0.1, 0.9])
-        if np.any(~hardly_moves)
-        else (-np.inf, np.inf)
-    )
     return hardly_moves | ~np.isfinite(best) | (best < low - 2 * (high - low))

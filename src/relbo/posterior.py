@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from typing import Any, NamedTuple
+from zipfile import BadZipFile
 
 import numpy as np
 from jaxtyping import Float
@@ -268,7 +269,7 @@ class Posterior:
             with np.load(path, allow_pickle=False) as file:
                 arrays = dict(file)
             header = json.loads(str(arrays.pop("header")))
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, EOFError, ValueError, KeyError, BadZipFile) as error:
             raise ValueError(f"{path} is not a posterior that relbo saved") from error
         if header.pop("format", None) != _FORMAT:
             raise ValueError(f"{path} is not a posterior that this version of relbo can read")

@@ -10,6 +10,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from numpyro import handlers
+from numpyro.primitives import Messenger
 
 from relbo._chains import Chains, Ensemble
 from relbo._normal import Normal, normal_of_draws
@@ -353,13 +354,26 @@ class Program(NamedTuple):
         from numpyro.infer import Predictive
 
         names = list(self.observed())
-        program = handlers.uncondition(handlers.substitute(self.model, data=self.given))
+        program = _Unobserved(handlers.substitute(self.model, data=self.given))
         predict = Predictive(program, _flattened(chains), return_sites=names, parallel=True)
         values = predict(jr.key(seed), *self.call.args, **self.call.kwargs)
         return _grouped(values, chains)
 
     def _seeded(self, seed: int) -> Any:
         return handlers.seed(handlers.substitute(self.model, data=self.given), seed)
+
+
+class _Unobserved(Messenger):
+    """Draws what was observed, in its shape: a program may leave that to the data."""
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] != "sample" or not msg["is_observed"] or _is_factor(msg):
+            return
+        shape = jnp.shape(msg["value"])
+        batch = shape[: len(shape) - msg["fn"].event_dim]
+        if msg["fn"].batch_shape != batch:
+            msg["fn"] = msg["fn"].expand(batch)
+        msg["value"], msg["is_observed"] = None, False
 
 
 def _is_factor(site: dict[str, Any]) -> bool:
