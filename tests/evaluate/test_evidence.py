@@ -145,7 +145,7 @@ def test_simulated_data_are_enclosed():
         batch_size=6,
     )
     assert abs(check.gap.value) < 0.1 + 4 * check.gap.stderr
-    assert check.gap.stderr < 0.1
+    assert check.gap.stderr < 0.2
     # Data were simulated: they are not those that were handed in, nor one another's.
     assert np.std(check.lower.values) > 0.5
     assert not np.any(np.isclose(check.lower.values, conjugate_evidence(), atol=1e-3))
