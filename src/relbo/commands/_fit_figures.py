@@ -62,7 +62,7 @@ def _save(figure: Figure, stem: Path) -> Path:
 
 
 def choose_coordinates(posterior: Posterior, number: int) -> list[Coordinate]:
-    """Scalars first, then the first of each other site, then the second; always the worst R-hat.
+    """Scalars, then the first of each other site, then the second; always the worst R-hat.
 
     They come back in the order of the sites.
     """
@@ -135,7 +135,7 @@ def _rank_figure(coordinates: list[Coordinate], num_superchains: int) -> Figure:
         place.set_visible(False)
     figure.suptitle(
         "How often draws of each group of chains (a colour) fall in each tenth of all draws\n"
-        "1 everywhere if the chains agree; grey: 99 % of the points, were all draws independent",
+        "1 everywhere if the chains agree; grey: 99 % of the points of independent draws",
         fontsize=9,
     )
     figure.supxlabel("rank among all draws", fontsize=9)

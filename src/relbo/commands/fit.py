@@ -151,8 +151,11 @@ def _infer_from_guide(request: Request, problem: _Problem) -> Posterior:
     num_steps = 8 if request.refine_steps is None else request.refine_steps
     guide = relbo.AutoRefined(model, kernel=kernel, num_steps=num_steps)
     fit_key, sample_key = jr.split(jr.key(request.seed))
-    training = {} if request.train_steps is None else {"num_iterations": request.train_steps}
+    training: dict[str, Any] = {}
+    if request.train_steps is not None:
+        training["num_iterations"] = request.train_steps
     fitted = relbo.fit(fit_key, model, (), data, guide=guide, **training)
+    print(f"guide: {fitted.message}")
     return relbo.sample(
         sample_key,
         model,
