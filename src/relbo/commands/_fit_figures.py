@@ -189,6 +189,7 @@ def _pair_figure(coordinates: list[Coordinate]) -> Figure:
             else:
                 _correlation(place, horizontal, vertical)
             _label(place, row, column, number, vertical.name, horizontal.name)
+    figure.align_ylabels(axes[:, 0])
     return figure
 
 
