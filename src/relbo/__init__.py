@@ -39,6 +39,8 @@ from relbo.posterior import Posterior as Posterior
 from relbo.refinement import Refined as Refined
 from relbo.refinement import Refinement as Refinement
 from relbo.sampling import sample as sample
+from relbo.training import Fit as Fit
+from relbo.training import fit as fit
 from relbo.validity import Bound as Bound
 from relbo.validity import bound as bound
 from relbo.validity import validity_table as validity_table

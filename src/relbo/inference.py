@@ -8,6 +8,7 @@ from jaxtyping import PRNGKeyArray
 from relbo._program import Model
 from relbo.posterior import Posterior
 from relbo.sampling import Method, sample
+from relbo.training import fit
 
 
 def infer(
@@ -55,11 +56,9 @@ def infer(
     """
     params = None
     if guide is not None:
-        from relbo.training import fit
-
         fit_key, key = jr.split(key)
         params = fit(
-            fit_key, model, guide, args, kwargs, seconds=seconds, progress=progress
+            fit_key, model, args, kwargs, guide=guide, seconds=seconds, progress=progress
         ).params
     return sample(
         key,
