@@ -1,5 +1,6 @@
 """From a model to draws in one call."""
 
+import time
 from typing import Any
 
 import jax.random as jr
@@ -40,7 +41,7 @@ def infer(
         num_draws: how many draws to return.
         num_chains: how many chains; by default about 64.
         method: `"hmc"` or `"mala"`.
-        seconds: stop asking for more after so many.
+        seconds: stop asking for more after so many; half of them are for training a guide.
         progress: whether to show a bar.
 
     Returns:
@@ -56,10 +57,13 @@ def infer(
     """
     params = None
     if guide is not None:
-        fit_key, key = jr.split(key)
+        began, fit_key, key = time.monotonic(), *jr.split(key)
+        half = None if seconds is None else seconds / 2
         params = fit(
-            fit_key, model, args, kwargs, guide=guide, seconds=seconds, progress=progress
+            fit_key, model, args, kwargs, guide=guide, seconds=half, progress=progress
         ).params
+        if seconds is not None:
+            seconds = max(0.0, seconds - (time.monotonic() - began))
     return sample(
         key,
         model,

@@ -78,7 +78,7 @@ def fit(
         patience: iterations: a plateau is where the mean loss over so many is no lower than
             over as many before, up to a standard error.
         on_failure: what to do about a NaN or a divergence: `"stop"` with the last good state,
-            or `"back off"`, which halves the rate and goes on from it.
+            or `"back off"`, which halves the rate and goes on from where the loss was best.
         warm_start: whether to fit a normal by natural gradients first, where the guide has a
             normal base; it finds the scales of a posterior where Adam alone would not arrive.
         checkpoint_dir: where to keep snapshots. A run that finds its own there goes on from the

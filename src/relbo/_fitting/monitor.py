@@ -122,6 +122,8 @@ class Monitor:
         seed.failed_at = failed_at if failed_at >= 0 else iteration - 1
         seed.restore = has_exploded
         if self.backs_off and seed.back_offs < MAX_BACK_OFFS:
+            # The last finite state may already be far out, where a lower rate is no help.
+            seed.restore = True
             seed.back_offs += 1
             seed.stage_start = len(seed.levels)
             return

@@ -58,7 +58,7 @@ class Run:
             began = time.monotonic()
             record = self._advance(num_iterations)
             now = time.monotonic()
-            is_late = now > deadline
+            is_late = now > deadline and self.iteration < num_iterations
             self._save(num_iterations, is_late)
             self._tell(record, num_iterations, CHUNK / max(now - began, 1e-9))
         return Ended(self.carry, self._all_losses(), self.seeds, self.iteration, is_late)
