@@ -76,7 +76,7 @@ def test_a_diagonal_normal_has_the_mean_and_the_conditional_precisions():
 
 
 def test_the_fit_is_the_same_through_any_affine_map():
-    mean, _, evaluate = gaussian(np.random.default_rng(2), np.ones(SIZE))
+    _, _, evaluate = gaussian(np.random.default_rng(2), np.ones(SIZE))
     stretch = np.logspace(-3, 3, SIZE)
 
     def stretched(normal, white):

@@ -1,4 +1,4 @@
-"""Posteriors: what they hold, what they say of themselves, and that they come back from disk."""
+"""Posteriors: what they hold, what they say of themselves, that they come back from disk."""
 
 import jax
 import jax.numpy as jnp
@@ -144,7 +144,7 @@ def test_a_stuck_chain_is_marked_and_left_out_on_request():
 
 
 def test_a_chain_that_starts_nowhere_does_not_spoil_the_rest():
-    """One superchain begins where the density is zero: the others go on, it comes back or not."""
+    """One superchain begins where the density is zero: the others go on."""
 
     def model():
         x = numpyro.sample("x", dist.Normal(0.0, 1.0))

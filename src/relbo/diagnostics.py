@@ -70,8 +70,8 @@ def stuck_chains(
 ) -> np.ndarray:
     """Marks chains that hardly move, or that sit where the others never go.
 
-    A chain is apart where even its best log density is below what a typical chain calls low (its
-    lowest tenth) by more than twice that chain's spread.
+    A chain is apart where even its best log density is below what a typical chain calls low
+    (its lowest tenth) by more than twice that chain's spread.
     """
     hardly_moves = acceptance.mean(1) < 0.05
     low, high = np.median(np.quantile(logdensity, [0.1, 0.9], axis=1), axis=1)

@@ -266,7 +266,8 @@ class Posterior:
         """Reads what `save` wrote; without the model, so without likelihoods in `to_arviz`."""
         path = Path(path)
         try:
-            with np.load(path, allow_pickle=False) as file:
+            # Opened here: NumPy would leave a file open that turns out to be no archive.
+            with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
                 arrays = dict(file)
             header = json.loads(str(arrays.pop("header")))
         except (OSError, EOFError, ValueError, KeyError, BadZipFile) as error:
