@@ -43,5 +43,16 @@ EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
         "funnel": Experiment(
             "relbo.experiments.funnel", "a 2-D funnel: refined guides against log Z = 0"
         ),
+        "hmm": Experiment(
+            "relbo.experiments.hmm", "a hidden Markov model: is a refined point reached sooner?"
+        ),
+        "dlm": Experiment(
+            "relbo.experiments.dlm",
+            "a dynamic linear model: is a refined point reached sooner?",
+        ),
+        "hmm-forecast": Experiment(
+            "relbo.experiments.hmm_forecast",
+            "a hidden Markov model: forecasts of 0, 1, 0, 1, ...",
+        ),
     }
 )

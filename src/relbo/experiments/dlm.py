@@ -1,0 +1,58 @@
+"""A dynamic linear model, optimised (paper, section 5.2).
+
+z_{t+1} ~ N(0.5 z_t + 1, s_tr), x_t ~ N(3 z_t + 0.5, s_em), z_0 = 0: the path is integrated
+out by the Kalman filter, and the two standard deviations are learned on the log scale.
+"""
+
+from pathlib import Path
+
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, PRNGKeyArray, Scalar
+
+from relbo.experiments import Options, Outcome
+from relbo.experiments._optimisation import FULL, QUICK, Problem
+from relbo.experiments._optimisation import run as run_problem
+from relbo.models import LinearGaussian
+
+SERIES_LENGTH = 100
+TRUE_SCALE = 1.0
+
+
+def run(directory: Path, options: Options) -> Outcome:
+    """Runs the protocols asked for and writes their numbers and figures to `directory`."""
+    return run_problem(problem(), QUICK if options.quick else FULL, directory, options)
+
+
+def problem() -> Problem:
+    """A series of the paper's model, and its likelihood."""
+    truth = {name: jnp.log(jnp.array(TRUE_SCALE)) for name in ("transition", "emission")}
+    series = process(truth).simulate(jr.key(2), SERIES_LENGTH).series
+
+    def logdensity_fn(log_scales: dict[str, Array]) -> Scalar:
+        return process(log_scales).log_likelihood(series)
+
+    # Ten times as much and the steps from a scale that is too small overshoot for good.
+    return Problem("dlm", "Dynamic linear model", logdensity_fn, draw_log_scales, 1e-4)
+
+
+def process(log_scales: dict[str, Array]) -> LinearGaussian:
+    """The paper's model; the state before the first observation is z_0 = 0."""
+    moved = jnp.exp(2.0 * log_scales["transition"]).reshape(1, 1)
+    return LinearGaussian(
+        jnp.ones(1),
+        moved,
+        jnp.full((1, 1), 0.5),
+        moved,
+        jnp.full((1, 1), 3.0),
+        jnp.exp(2.0 * log_scales["emission"]).reshape(1),
+        jnp.ones(1),
+        jnp.full(1, 0.5),
+    )
+
+
+def draw_log_scales(key: PRNGKeyArray) -> dict[str, Array]:
+    """Where a seed starts: scales within a factor of ten or so of the true ones."""
+    keys = jr.split(key)
+    names = ("transition", "emission")
+    return {name: jr.normal(k) for k, name in zip(keys, names, strict=True)}
