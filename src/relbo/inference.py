@@ -1,6 +1,7 @@
 """From a model to draws in one call."""
 
 import time
+import time
 from typing import Any
 
 import jax.random as jr
@@ -55,16 +56,24 @@ def infer(
         >>> posterior = infer(jax.random.key(0), model, (jax.numpy.ones(10),))
         >>> print(posterior.summary())
     """
-    params = None
+    params, started, notes = None, time.monotonic(), ()
     if guide is not None:
-        began, fit_key, key = time.monotonic(), *jr.split(key)
-        half = None if seconds is None else seconds / 2
-        params = fit(
-            fit_key, model, args, kwargs, guide=guide, seconds=half, progress=progress
-        ).params
-        if seconds is not None:
-            seconds = max(0.0, seconds - (time.monotonic() - began))
-    return sample(
+        fit_key, key = jr.split(key)
+        # Half of the time for each: a rough fit is a better start than none.
+        trained = fit(
+            fit_key,
+            model,
+            args,
+            kwargs,
+            guide=guide,
+            seconds=None if seconds is None else seconds / 2,
+            progress=progress,
+        )
+        params, guide = trained.params, trained.guide
+        if trained.result == "diverged":
+            notes = (f"The fit of the guide {trained.message}.",)
+    left = None if seconds is None else max(0.0, seconds - (time.monotonic() - started))
+    posterior = sample(
         key,
         model,
         args,
@@ -75,6 +84,8 @@ def infer(
         num_draws=num_draws,
         num_chains=num_chains,
         num_refined=640,
-        seconds=seconds,
+        seconds=left,
         progress=progress,
     )
+    posterior.warnings = (*notes, *posterior.warnings)
+    return posterior

@@ -83,7 +83,8 @@ def fit(
             normal base; it finds the scales of a posterior where Adam alone would not arrive.
         checkpoint_dir: where to keep snapshots. A run that finds its own there goes on from the
             last one, and ends as if it had never been interrupted.
-        seconds: stop after so many, at the end of a chunk.
+        seconds: stop after so many, at the end of a chunk. With checkpoints the warm start is
+            not cut short, so that the run can go on as if there had been no limit.
         progress: whether to show a bar.
 
     Returns:
@@ -104,18 +105,28 @@ def fit(
     _check(settings, num_iterations, keep, loss, num_particles)
     key = typed_key(key)
     layout, arrays = split_call(args, kwargs, batch_size)
-    trainer, traced, start = trainer_for(
-        one_or_all(jr.split(key, num_seeds)),
-        lambda: _default_guide(model, layout.first_call(arrays)),
-        model=model,
-        guide=guide,
-        loss=loss,
-        optimiser=optimiser,
-        layout=layout,
-        arrays=arrays,
-        num_particles=num_particles,
-        num_seeds=num_seeds,
-    )
+    bad_arguments = not_finite(arrays, layout)
+    try:
+        trainer, traced, start = trainer_for(
+            one_or_all(jr.split(key, num_seeds)),
+            lambda: _default_guide(model, layout.first_call(arrays)),
+            model=model,
+            guide=guide,
+            loss=loss,
+            optimiser=optimiser,
+            layout=layout,
+            arrays=arrays,
+            num_particles=num_particles,
+            num_seeds=num_seeds,
+        )
+    except RuntimeError as error:
+        if not bad_arguments:
+            raise
+        # NumPyro found no initial values, and does not say why.
+        raise ValueError(
+            f"args: {', '.join(bad_arguments)} of the model's arguments holds NaN or infinity, "
+            "and the guide found no place to begin"
+        ) from error
     if on_failure == "back off" and not trainer.is_adjustable:
         raise ValueError(
             'on_failure: "back off" needs an optimiser of optax, whose updates can be scaled, '
@@ -132,9 +143,7 @@ def fit(
         snapshot, checkpoints = session.opened(checkpoint_dir, arrays, report, deadline)
         run = Run(trainer, traced, monitor, snapshot, checkpoints, report)
         ended = run.until(num_iterations, deadline)
-        if checkpoints is not None:
-            checkpoints.close()
-    return outcome(trainer, monitor, ended, keep, not_finite(arrays, layout))
+    return outcome(trainer, monitor, ended, keep, bad_arguments)
 
 
 def _check(

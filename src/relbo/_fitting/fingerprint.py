@@ -1,6 +1,7 @@
 """What tells one run from another: compared before a checkpoint is believed."""
 
 import hashlib
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,7 +32,7 @@ def describe_shapes(tree: Any) -> dict[str, str]:
 
 def _shape(leaf: Any) -> str:
     if not hasattr(leaf, "dtype"):
-        return repr(leaf)
+        return re.sub(r" at 0x[0-9a-f]+", "", repr(leaf))  # an address is never the same again
     return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
 
 

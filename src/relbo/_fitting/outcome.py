@@ -111,9 +111,6 @@ def outcome(
 def _final(seed: Seed, losses: np.ndarray, monitor: Monitor, ended: Ended) -> _Final:
     if seed.outcome is not None:
         result = Result(seed.outcome)
-    elif not seed.levels:
-        # It backed off until the end and never got through a chunk.
-        result = Result.DIVERGED
     else:
         result = Result.OUT_OF_TIME if ended.is_late else Result.FINISHED
     length = ended.iteration if seed.ended_at is None else seed.ended_at

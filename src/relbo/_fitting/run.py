@@ -61,7 +61,17 @@ class Run:
             is_late = now > deadline and self.iteration < num_iterations
             self._save(num_iterations, is_late)
             self._tell(record, num_iterations, CHUNK / max(now - began, 1e-9))
+        if not is_late:
+            self._give_up()
+        if self._checkpoints is not None:
+            self._checkpoints.close()
         return Ended(self.carry, self._all_losses(), self.seeds, self.iteration, is_late)
+
+    def _give_up(self) -> None:
+        """Calls a seed that backed off to the end and never got through a chunk by its name."""
+        for seed in self.seeds:
+            if seed.outcome is None and not seed.levels:
+                seed.outcome, seed.ended_at, seed.restore = "diverged", self.iteration, False
 
     def _is_alive(self) -> bool:
         return any(seed.outcome is None for seed in self.seeds)

@@ -61,6 +61,8 @@ class Session(NamedTuple):
             found = checkpoints.latest(cold)
             if found is not None:
                 return found, checkpoints
+            # Cut short, it would be another start than that of a run without a deadline.
+            deadline = np.inf
         values = self._warm_values(report, deadline)
         number = self.settings.num_seeds
         seeds = [Seed(is_whitened=bool(values)) for _ in range(number)]
@@ -105,7 +107,6 @@ class Session(NamedTuple):
             "settings": {name: repr(value) for name, value in self.settings._asdict().items()},
             "argument": describe_shapes(self.call._asdict()),
             "parameter": describe_shapes(params),
-            "state": digest([np.array(str(jax.tree.structure(carry)))]),
             "data": digest(data),
             "program": describe_program(self._traced(carry)),
         }
