@@ -1,7 +1,6 @@
 """From a model to draws in one call."""
 
 import time
-import time
 from typing import Any
 
 import jax.random as jr
