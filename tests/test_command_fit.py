@@ -208,6 +208,20 @@ def test_improper_priors_have_no_evidence(calls, model_file, data_file, tmp_path
     assert "-3.25" not in shown
 
 
+def test_names_with_slashes_are_written(
+    monkeypatch, no_pictures, model_file, data_file, tmp_path
+):
+    draws = {"part/theta": np.random.default_rng(0).normal(size=(8, 10, 2))}
+    monkeypatch.setattr(relbo, "infer", lambda *_, **__: a_posterior(chains=draws))
+    out = tmp_path / "out"
+    assert fit(f"{model_file}:model", "--data", data_file, "--out", out) == 0
+
+    import arviz
+
+    assert list(arviz.from_netcdf(out / "posterior.nc").posterior) == ["part.theta"]
+    assert list(Posterior.load(out / "posterior.npz").chains) == ["part/theta"]
+
+
 def test_a_long_table_is_cut_on_the_terminal_only(
     monkeypatch, no_pictures, model_file, data_file, tmp_path, capsys
 ):

@@ -109,9 +109,10 @@ def _holds_null(value: Any) -> bool:
 
 def _read_npz(path: Path) -> Values:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise InputError(f"{path}: holds one array without a name; save it by np.savez")
+        content = np.load(path, allow_pickle=False)
+        if isinstance(content, np.ndarray):
+            raise InputError(f"{path}: holds one array without a name; save it by np.savez")
+        with content as file:
             arrays = dict(file)
     except (ValueError, zipfile.BadZipFile, EOFError) as error:
         raise InputError(f"{path}: not an npz file of plain arrays") from error

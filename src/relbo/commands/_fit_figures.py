@@ -39,6 +39,13 @@ class Coordinate(NamedTuple):
     draws: Float[np.ndarray, "chains draws"]
     rhat: float
 
+    @property
+    def shown(self) -> tuple[float, float]:
+        """Where nearly all draws are: a heavy tail would leave nothing else to see."""
+        low, high = np.quantile(self.draws, [0.005, 0.995])
+        margin = 0.5 * (high - low)
+        return max(self.draws.min(), low - margin), min(self.draws.max(), high + margin)
+
 
 def draw_figures(posterior: Posterior, directory: Path) -> list[Path]:
     """Writes `trace`, `rank` and `pair`, as PNG and SVG; returns the paths of the PNGs."""
@@ -92,19 +99,19 @@ def _trace_figure(coordinates: list[Coordinate]) -> Figure:
     for (left, right), coordinate in zip(axes, coordinates, strict=True):
         _density(left, coordinate)
         _trace(right, coordinate)
-    axes[0, 0].set_title("all draws, mean and 90 % interval", fontsize=9)
-    axes[0, 1].set_title("each chain, and mean and 90 % interval over the chains", fontsize=9)
+    axes[0, 0].set_title("all draws, median and 90 % interval", fontsize=9)
+    axes[0, 1].set_title("each chain, and median and 90 % interval over the chains", fontsize=9)
     axes[-1, 1].set_xlabel("draw")
     return figure
 
 
 def _density(axes: Axes, coordinate: Coordinate) -> None:
     draws = coordinate.draws.ravel()
-    axes.hist(draws, bins=40, density=True, color=SKY, linewidth=0)
+    axes.hist(draws, bins=40, range=coordinate.shown, density=True, color=SKY, linewidth=0)
     low, high = np.quantile(draws, [0.05, 0.95])
     base = -0.04 * axes.get_ylim()[1]
     axes.plot([low, high], [base, base], color=BLACK, linewidth=2, solid_capstyle="butt")
-    axes.plot([draws.mean()], [base], "o", color=BLACK, markersize=4)
+    axes.plot([np.median(draws)], [base], "o", color=BLACK, markersize=4)
     axes.set_ylabel(coordinate.name, rotation=0, ha="right", va="center", fontsize=9)
     axes.set_yticks([])
     _tidy(axes, keep=("bottom",))
@@ -118,9 +125,10 @@ def _trace(axes: Axes, coordinate: Coordinate) -> None:
     places = np.tile(np.append(steps, steps[-1]), len(draws))
     axes.plot(places, gaps, color=SKY, linewidth=0.4, alpha=0.4, rasterized=True)
     low, high = np.quantile(draws, [0.05, 0.95], axis=0)
-    for line, width in ((low, 0.8), (draws.mean(0), 1.4), (high, 0.8)):
+    for line, width in ((low, 0.8), (np.median(draws, axis=0), 1.4), (high, 0.8)):
         axes.plot(steps, line, color=BLUE, linewidth=width)
     axes.set_xlim(1, max(2, draws.shape[1]))
+    axes.set_ylim(*_padded(coordinate.shown))
     _tidy(axes, keep=("left", "bottom"))
 
 
@@ -176,16 +184,17 @@ def _pair_figure(coordinates: list[Coordinate]) -> Figure:
     number = len(coordinates)
     figure = new_figure(1.2 + 1.6 * number, 0.8 + 1.6 * number)
     axes = figure.subplots(number, number, squeeze=False, sharex="col")
-    shown = _shown(coordinates[0].draws.size)
+    some = _spread(coordinates[0].draws.size)
     for row, vertical in enumerate(coordinates):
         for column, horizontal in enumerate(coordinates):
             place = axes[row, column]
             if row == column:
-                place.hist(vertical.draws.ravel(), bins=30, color=SKY, linewidth=0)
+                draws, shown = vertical.draws.ravel(), vertical.shown
+                place.hist(draws, bins=30, range=shown, color=SKY, linewidth=0)
                 place.set_yticks([])
                 _tidy(place, keep=("bottom",))
             elif row > column:
-                _scatter(place, horizontal, vertical, shown)
+                _scatter(place, horizontal, vertical, some)
             else:
                 _correlation(place, horizontal, vertical)
             _label(place, row, column, number, vertical.name, horizontal.name)
@@ -193,9 +202,11 @@ def _pair_figure(coordinates: list[Coordinate]) -> Figure:
     return figure
 
 
-def _scatter(axes: Axes, x: Coordinate, y: Coordinate, shown: np.ndarray) -> None:
+def _scatter(axes: Axes, x: Coordinate, y: Coordinate, some: np.ndarray) -> None:
     points = {"s": 3, "color": BLUE, "alpha": 0.25, "linewidths": 0, "rasterized": True}
-    axes.scatter(x.draws.ravel()[shown], y.draws.ravel()[shown], **points)
+    axes.scatter(x.draws.ravel()[some], y.draws.ravel()[some], **points)
+    axes.set_xlim(*_padded(x.shown))
+    axes.set_ylim(*_padded(y.shown))
     _tidy(axes, keep=("left", "bottom"))
 
 
@@ -227,9 +238,14 @@ def _label(axes: Axes, row: int, column: int, number: int, left: str, below: str
         axes.tick_params(labelleft=False)
 
 
-def _shown(size: int) -> np.ndarray:
+def _spread(size: int) -> np.ndarray:
     """Evenly spread draws, few enough to see through."""
     return np.linspace(0, size - 1, min(size, 2000)).astype(int)
+
+
+def _padded(limits: tuple[float, float]) -> tuple[float, float]:
+    low, high = limits
+    return low - 0.05 * (high - low), high + 0.05 * (high - low)
 
 
 def _tidy(axes: Axes, keep: tuple[str, ...]) -> None:

@@ -204,10 +204,18 @@ def _evidence(posterior: Posterior, trial: Trial) -> str:
 
 
 def _write_netcdf(posterior: Posterior, path: Path) -> None:
+    # In NetCDF a slash, such as NumPyro's scopes put into names, would begin a group.
+    renamed = Posterior(
+        {name.replace("/", "."): values for name, values in posterior.chains.items()},
+        num_draws=posterior.num_draws,
+        sample_stats=posterior.sample_stats,
+        num_superchains=posterior.num_superchains,
+        step_size=posterior.step_size,
+    )
     # Written beside and moved into place, so that a file is whole or not there.
     beside = path.with_suffix(".partial.nc")
     with warnings.catch_warnings():
         # ArviZ takes many short chains for an array the wrong way round.
         warnings.filterwarnings("ignore", message="More chains .* than draws")
-        posterior.to_arviz().to_netcdf(str(beside), engine="h5netcdf")
+        renamed.to_arviz().to_netcdf(str(beside), engine="h5netcdf")
     beside.replace(path)
