@@ -92,7 +92,7 @@ def test_a_file_that_is_none_of_ours_is_refused(content, tmp_path):
         Posterior.load(path)
 
 
-@pytest.mark.filterwarnings("ignore")  # ArviZ announces its successor
+@pytest.mark.filterwarnings("ignore")  # of ArviZ's own loo
 def test_arviz_has_all_groups_and_loo_works(posterior):
     arviz = pytest.importorskip("arviz")
     data = posterior.to_arviz(log_likelihood=True, posterior_predictive=True)

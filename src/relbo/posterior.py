@@ -1,6 +1,7 @@
 """Draws of a posterior, and whether to trust them."""
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 from zipfile import BadZipFile
@@ -76,7 +77,7 @@ class Posterior:
         step_size: of the sampler, in whitened coordinates.
         log_evidence, log_evidence_stderr: an estimate of log p(x), or `None`.
         log_weights: of draws of the refined guide.
-        warnings: what the sampler itself noticed.
+        notes: what the sampler itself noticed on the way.
         seconds: the time that each phase took.
         program: the model with its arguments, for what needs them (`to_arviz`'s likelihoods).
     """
@@ -92,7 +93,7 @@ class Posterior:
         log_evidence: float | None = None,
         log_evidence_stderr: float | None = None,
         log_weights: np.ndarray | None = None,
-        warnings: tuple[str, ...] = (),
+        notes: tuple[str, ...] = (),
         seconds: dict[str, float] | None = None,
         program: Any = None,
     ):
@@ -104,7 +105,7 @@ class Posterior:
         self.log_evidence = log_evidence
         self.log_evidence_stderr = log_evidence_stderr
         self.log_weights = log_weights
-        self.warnings = tuple(warnings)
+        self.notes = tuple(notes)
         self.seconds = dict(seconds or {})
         self._program = program
 
@@ -166,7 +167,7 @@ class Posterior:
         bad = np.flatnonzero(self.bad_chains).tolist()
         acceptance = float(self.sample_stats["acceptance_rate"].mean())
         pareto_k = _pareto_k(self.log_weights)
-        advice = list(self.warnings)
+        advice = []
         # A constant has no effective sample size.
         smallest = float(np.nanmin(ess)) if np.any(np.isfinite(ess)) else float("nan")
         if rhat[worst] > 1.02:
@@ -193,6 +194,9 @@ class Posterior:
         trustworthy = bool(
             rhat[worst] <= 1.02 and smallest >= 100 and not bad and acceptance >= 0.4
         )
+        if not trustworthy:
+            # What happened on the way matters where the end is not good.
+            advice = [*self.notes, *advice]
         if pareto_k is not None and pareto_k > 0.7:
             advice.append(
                 f"The evidence rests on few draws of the guide (Pareto k {pareto_k:.2f}): take "
@@ -246,7 +250,7 @@ class Posterior:
             "step_size": self.step_size,
             "log_evidence": self.log_evidence,
             "log_evidence_stderr": self.log_evidence_stderr,
-            "warnings": list(self.warnings),
+            "notes": list(self.notes),
             "seconds": self.seconds,
         }
         arrays: dict[str, Any] = {
@@ -325,9 +329,12 @@ def _pareto_k(log_weights: np.ndarray | None) -> float | None:
 
 
 def _from_dict(groups: dict[str, Any]) -> Any:
-    # ArviZ takes a second to import: only those who ask for it wait.
-    import arviz
+    with warnings.catch_warnings():
+        # ArviZ 0.23 announces its successor, and takes many short chains for a mistake.
+        warnings.simplefilter("ignore")
+        # ArviZ takes a second to import: only those who ask for it wait.
+        import arviz
 
-    if hasattr(arviz, "InferenceData"):
-        return arviz.from_dict(**groups)
-    return arviz.from_dict(groups)
+        if hasattr(arviz, "InferenceData"):
+            return arviz.from_dict(**groups)
+        return arviz.from_dict(groups)

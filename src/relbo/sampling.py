@@ -102,7 +102,7 @@ def sample(
         log_evidence=evidence,
         log_evidence_stderr=stderr,
         log_weights=log_weights,
-        warnings=tuple(notes),
+        notes=tuple(notes),
         seconds=clock.laps,
         program=Program(model, Call(tuple(args), dict(kwargs or {})), given),
     )
