@@ -128,6 +128,28 @@ def test_equal_weights_have_no_tail():
     np.testing.assert_allclose(smoothed, -np.log(100))
 
 
+def test_largest_weights_that_are_equal_have_no_tail():
+    logs = np.where(np.arange(400) % 2 == 0, 1.5, -np.inf)
+    smoothed, k = evaluate.pareto_smoothed(logs)
+    assert k == 0.0
+    np.testing.assert_allclose(np.exp(smoothed), np.where(np.isfinite(logs), 1 / 200, 0.0))
+
+
+@pytest.mark.parametrize("number", [2, 4, 16, 24])
+def test_few_weights_do_not_tell_their_tail(number):
+    logs = log_weights((number,))
+    smoothed, k = evaluate.pareto_smoothed(logs)
+    assert k == np.inf
+    np.testing.assert_allclose(np.exp(smoothed), np.exp(logs) / np.exp(logs).sum())
+
+
+@pytest.mark.parametrize("number", [25, 26, 32])
+def test_weights_stay_normalised_at_the_smallest_numbers_of_draws(number):
+    smoothed, k = evaluate.pareto_smoothed(log_weights((50, number)))
+    np.testing.assert_allclose(np.exp(smoothed).sum(axis=1), 1.0)
+    assert not np.any(np.isnan(k))
+
+
 def test_estimate_of_a_known_evidence():
     source = Source(GAUSSIAN.base, _Never())
     estimate = evaluate.importance_weighting(jr.key(0), source, num_draws=1_000)

@@ -1,5 +1,6 @@
 """Log marginal likelihoods from importance weights."""
 
+import math
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -16,6 +17,8 @@ from relbo.evaluate.record import Evaluation
 
 MIN_SPREAD = 1e-5
 """Log weights that differ by less are one number, rounded."""
+MIN_DRAWS = 25
+"""With fewer there are not five in the tail, and its shape cannot be told."""
 
 
 class LogMean(NamedTuple):
@@ -66,7 +69,9 @@ def pareto_smoothed(
 
     Returns:
         The smoothed log weights, normalised over the draws, and the shape k of their tail (one
-        a row). Weights that are all the same have no tail: k is zero.
+        a row). Where the largest weights are all the same there is no tail, and k is zero;
+        where it cannot be told, as from fewer than 25 draws, the weights stay as they are and
+        k is infinite.
     """
     rows = np.asarray(log_weights, np.float64)
     rows = np.where(np.isnan(rows), -np.inf, rows)
@@ -79,13 +84,23 @@ def pareto_smoothed(
 
 
 def _smooth_row(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
-    even = np.full_like(log_weights, -np.log(log_weights.size))
     if not np.isfinite(np.max(log_weights)):
-        return even, np.inf
-    if np.ptp(log_weights) < MIN_SPREAD:
-        return even, 0.0
+        return np.full_like(log_weights, -np.log(log_weights.size)), np.inf
+    # The versions of ArviZ differ in what they make of these two: decided here for all.
+    plain = log_weights - np.logaddexp.reduce(log_weights)
+    if np.ptp(_tail(log_weights)) < MIN_SPREAD:
+        return plain, 0.0
+    if log_weights.size < MIN_DRAWS:
+        return plain, np.inf
     smoothed, k = _psislw(_floored(log_weights))
-    return np.asarray(smoothed), float(k)
+    return (np.asarray(smoothed), float(k)) if np.isfinite(k) else (plain, np.inf)
+
+
+def _tail(log_weights: np.ndarray) -> np.ndarray:
+    """The largest weights, as many as Pareto smoothing looks at, and the next one."""
+    number = log_weights.size
+    length = math.ceil(min(number / 5, 3 * math.sqrt(number)))
+    return np.sort(log_weights)[-length - 1 :]
 
 
 def _floored(log_weights: np.ndarray) -> np.ndarray:
