@@ -54,5 +54,8 @@ EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
             "relbo.experiments.hmm_forecast",
             "a hidden Markov model: forecasts of 0, 1, 0, 1, ...",
         ),
+        "co2": Experiment(
+            "relbo.experiments.co2", "carbon dioxide at Mauna Loa: forecasts of two years"
+        ),
     }
 )

@@ -3,6 +3,7 @@
 from relbo.models._distributions import HiddenMarkovSeries as HiddenMarkovSeries
 from relbo.models._distributions import LinearGaussianSeries as LinearGaussianSeries
 from relbo.models._dlm import Block as Block
+from relbo.models._dlm import autoregression as autoregression
 from relbo.models._dlm import dlm as dlm
 from relbo.models._dlm import local_level as local_level
 from relbo.models._dlm import local_linear_trend as local_linear_trend
@@ -18,3 +19,5 @@ from relbo.models._kalman import Filtered as Filtered
 from relbo.models._kalman import Simulated as Simulated
 from relbo.models._kalman import Smoothed as Smoothed
 from relbo.models._linear_gaussian import LinearGaussian as LinearGaussian
+from relbo.models._structural import SeriesScale as SeriesScale
+from relbo.models._structural import StructuralModel as StructuralModel

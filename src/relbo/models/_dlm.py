@@ -17,8 +17,8 @@ Numbers = ArrayLike | tuple[ArrayLike, ...]
 class Block(eqx.Module):
     """One component of a series: some states, and how they move and are seen.
 
-    Made by `local_level`, `local_linear_trend`, `seasonal` and `regression`; `dlm` puts blocks
-    together. One's own is made the same way.
+    Made by `local_level`, `local_linear_trend`, `autoregression`, `seasonal` and `regression`;
+    `dlm` puts blocks together. One's own is made the same way.
     """
 
     transition: Float[Array, "n n"]
@@ -84,6 +84,26 @@ def local_linear_trend(
         jnp.array([1.0, 0.0]),
         _vector("initial_mean", initial_mean, 2),
         jnp.diag(_variance("initial_scale", _vector("initial_scale", initial_scale, 2))),
+    )
+
+
+def autoregression(coefficient: ArrayLike, scale: ArrayLike) -> Block:
+    r"""What is forgotten in time: $a_{t+1} = \phi a_t + N(0, s)$, from its stationary law.
+
+    Args:
+        coefficient: phi, between -1 and 1.
+        scale: s.
+    """
+    coefficient = jnp.asarray(coefficient, jnp.result_type(float))
+    check_values("coefficient", coefficient, lambda x: np.abs(x) < 1, "a number in (-1, 1)")
+    one = jnp.ones((1, 1))
+    variance = _variance("scale", scale)
+    return Block(
+        one * coefficient,
+        one * variance,
+        jnp.ones(1),
+        jnp.zeros(1),
+        one * variance / (1.0 - coefficient**2),
     )
 
 

@@ -1,0 +1,431 @@
+"""Carbon dioxide at Mauna Loa, forecast (paper, section 5.2.2).
+
+120 months from January 1966 are learned from and the next 24 are forecast, by a local linear
+trend with seasons of twelve months.
+
+`paper`: the scales are a point, trained for 10 epochs without refinement and 4 with one step
+inside; the series is standardised with its whole length, test data too. Nothing has converged.
+
+`sound`: in parts per million, scaled by the training window alone, the scales under priors and
+integrated out; statsmodels' UnobservedComponents runs beside it. Since one window proves
+little, both forecast 24 windows of 120 + 24 months, 14 months apart, across the whole series.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, PRNGKeyArray, PyTree, Scalar
+from numpyro.infer.util import log_density
+
+from relbo.data import MonthlySeries, load_co2
+from relbo.evaluate import (
+    AbstractRealForecast,
+    NormalForecast,
+    NormalMixtureForecast,
+    coverage,
+    crps,
+    interval_score,
+    log_score,
+    mae,
+    predictive_entropy,
+)
+from relbo.experiments import Options, Outcome, Protocol
+from relbo.experiments._forecast_figures import Band, draw_fans, draw_rolling, draw_states
+from relbo.experiments._importance import importance_draws
+from relbo.experiments._metrics import (
+    Record,
+    begin_run,
+    markdown_table,
+    mean_and_stderr,
+    write_metrics,
+)
+from relbo.experiments._points import Climber, Recipe
+from relbo.experiments._posterior import posterior_draws
+from relbo.experiments._structural_peer import NOT_INSTALLED, is_installed, peer_forecast
+from relbo.models import LinearGaussian, StructuralModel, dlm, local_linear_trend, seasonal
+
+TRAIN, AHEAD, PERIOD, SPACING = 120, 24, 12, 14
+FIRST_MONTH = "1966-01"
+PAPER_UNIT = 25.6
+"""The standard deviation in ppm of the paper's whole series, in whose units it reports."""
+PAPER = {
+    "T=0": {"MAE": 0.270, "predictive entropy": 2.537, "interval score": 15.247},
+    "T=1": {"MAE": 0.239, "predictive entropy": 2.401, "interval score": 13.461},
+}
+PAPER_EPOCHS = {0: 10, 1: 4}
+PEER = "statsmodels UnobservedComponents"
+OURS = "posterior"
+
+
+class Settings(NamedTuple):
+    """How much work a run is."""
+
+    num_seeds: int
+    num_windows: int
+    num_draws: int
+    with_exact: bool
+    """Whether to sample the paper's window exactly as well."""
+
+
+FULL = Settings(10, 24, 500, True)
+QUICK = Settings(3, 4, 200, False)
+
+
+class Scored(NamedTuple):
+    """One row of the table."""
+
+    row: str
+    scores: dict[str, list[float]]
+    """One a seed or a window."""
+    estimator: str
+    seconds: float
+    paper: dict[str, float]
+
+
+def run(directory: Path, options: Options) -> Outcome:
+    """Runs the protocols asked for and writes their numbers and figures to `directory`."""
+    settings = QUICK if options.quick else FULL
+    if options.num_seeds is not None:
+        settings = settings._replace(num_seeds=options.num_seeds)
+    directory.mkdir(parents=True, exist_ok=True)
+    this_run = begin_run(options.command)
+    records, figures = [], []
+    for protocol in options.protocols:
+        run_protocol = {"paper": _run_paper, "sound": _run_sound}[protocol]
+        scored, new_figures = run_protocol(directory, settings)
+        records += [record for each in scored for record in _records(protocol, each)]
+        figures += new_figures
+    metrics = directory / "metrics.json"
+    write_metrics(metrics, records, this_run)
+    print(markdown_table(records))
+    return Outcome(metrics, tuple(figures))
+
+
+def scores(forecast: AbstractRealForecast, observed: np.ndarray) -> dict[str, float]:
+    """The scores of one window, averaged over its months."""
+    ahead = jnp.asarray(observed, forecast.mean.dtype)
+    entropy = predictive_entropy(forecast, key=jr.key(0))
+    return {
+        "MAE": float(mae(forecast, ahead)),
+        "interval score": float(jnp.mean(interval_score(forecast, ahead))),
+        "log score": float(jnp.mean(log_score(forecast, ahead))),
+        "CRPS": float(jnp.mean(crps(forecast, ahead))),
+        "predictive entropy": float(jnp.mean(entropy)),
+        "coverage": float(coverage(forecast, ahead)),
+    }
+
+
+def window_origins(length: int, number: int) -> list[int]:
+    """Where the windows begin, 14 months apart as far as the series reaches."""
+    all_of_them = range(0, length - TRAIN - AHEAD + 1, SPACING)
+    chosen = np.linspace(0, len(all_of_them) - 1, min(number, len(all_of_them)))
+    return [all_of_them[round(index)] for index in chosen]
+
+
+# The paper's protocol.
+
+
+class Standardised(NamedTuple):
+    """The paper's window in units of the standard deviation of the whole series."""
+
+    train: np.ndarray
+    ahead: np.ndarray
+    unit: float
+    """In ppm."""
+
+
+def standardise(series: MonthlySeries) -> Standardised:
+    """As the paper does it: with the mean and the deviation of test data too."""
+    values = series.values
+    unit = float(np.std(values))
+    scaled = (values - np.mean(values)) / unit
+    return Standardised(scaled[:TRAIN], scaled[TRAIN : TRAIN + AHEAD], unit)
+
+
+def paper_process(log_scales: dict[str, Array]) -> LinearGaussian:
+    """Local linear trend and twelve seasons; every state starts within a unit or so."""
+    scales = {name: jnp.exp(value) for name, value in log_scales.items()}
+    return dlm(
+        local_linear_trend(scales["level"], scales["slope"], initial_scale=(1.0, 1.0)),
+        seasonal(PERIOD, scales["seasonal"], initial_scale=1.0),
+        observation_scale=scales["observation"],
+    )
+
+
+def draw_log_scales(key: PRNGKeyArray) -> dict[str, Array]:
+    """Where a seed starts: scales of about one, the deviation of the whole series."""
+    names = ("observation", "level", "slope", "seasonal")
+    return {name: 0.1 * jr.normal(k) for name, k in zip(names, jr.split(key, 4), strict=True)}
+
+
+def _run_paper(directory: Path, settings: Settings) -> tuple[list[Scored], list[Path]]:
+    series = load_co2().since(FIRST_MONTH)
+    window = standardise(series)
+    starts = jax.vmap(draw_log_scales)(jr.split(jr.key(0), settings.num_seeds))
+
+    train = jnp.asarray(window.train)
+
+    def logdensity_fn(log_scales: PyTree) -> Scalar:
+        return paper_process(log_scales).log_likelihood(train)
+
+    scored, fans = [], {}
+    for recipe in (Recipe(0, 0.05), Recipe(1, 0.05, 1e-3)):
+        begin = time.perf_counter()
+        epochs = PAPER_EPOCHS[recipe.num_steps]
+        fit = Climber(logdensity_fn, epochs).fit(starts, recipe)
+        forecasts = [
+            paper_process({n: leaf[seed] for n, leaf in fit.positions.items()}).forecast(
+                train, AHEAD
+            )
+            for seed in range(settings.num_seeds)
+        ]
+        row = f"{recipe.name}, {epochs} epochs"
+        by_seed = [_in_units_of_the_paper(each, window) for each in forecasts]
+        scored.append(
+            Scored(
+                row,
+                _by_metric(by_seed),
+                f"in units of {PAPER_UNIT} ppm; Adam 0.05, the steps' size and the start at "
+                "scales of one are ours, the paper gives none",
+                time.perf_counter() - begin,
+                PAPER[f"T={recipe.num_steps}"],
+            )
+        )
+        print(f"co2: {row}: {scored[-1].seconds:.0f} s", flush=True)
+        centre = float(np.mean(series.values))
+        fans[row] = _in_ppm(forecasts[0], window.unit, centre)
+    shown = series.months[: TRAIN + AHEAD], series.values[: TRAIN + AHEAD]
+    return scored, draw_fans(directory / "paper_fan", *shown, TRAIN, fans, "CO$_2$ (ppm)")
+
+
+def _in_units_of_the_paper(forecast: NormalForecast, window: Standardised) -> dict[str, float]:
+    factor = window.unit / PAPER_UNIT
+    there = NormalForecast(forecast.loc * factor, forecast.scale * factor)
+    return scores(there, window.ahead * factor)
+
+
+def _in_ppm(forecast: NormalForecast, unit: float, centre: float) -> NormalForecast:
+    return NormalForecast(forecast.loc * unit + centre, forecast.scale * unit)
+
+
+# The sound protocol.
+
+
+def _run_sound(directory: Path, settings: Settings) -> tuple[list[Scored], list[Path]]:
+    whole = load_co2()
+    origin = int(np.searchsorted(whole.months, np.datetime64(FIRST_MONTH)))
+    origins = window_origins(len(whole.values), settings.num_windows)
+    scored, rolling = _rolling(whole, [origin, *origins], settings)
+    train, ahead = _window(whole, origin)
+    model = StructuralModel(PERIOD)
+    others: dict[str, Callable[[], AbstractRealForecast]] = {
+        "posterior mode (a Dirac guide)": lambda: mode_forecast(model, train)
+    }
+    if settings.with_exact:
+        others["posterior, sampled exactly by relbo.infer"] = lambda: model.forecast(
+            posterior_draws(
+                jr.key(5), model, (jnp.asarray(train),), num_draws=settings.num_draws
+            ),
+            jnp.asarray(train),
+            AHEAD,
+        )
+    for row, make in others.items():
+        begin = time.perf_counter()
+        one = scores(make(), ahead)
+        seconds = time.perf_counter() - begin
+        print(f"co2: {row}: {seconds:.0f} s", flush=True)
+        scored.append(Scored(f"{row}, paper's window", _by_metric([one]), "ppm", seconds, {}))
+    months = slice(origin, origin + TRAIN + AHEAD)
+    fans = {name: forecasts[0] for name, forecasts in rolling.items() if name in (PEER, OURS)}
+    figures = draw_fans(
+        directory / "sound_fan",
+        whole.months[months],
+        whole.values[months],
+        TRAIN,
+        fans,
+        "CO$_2$ (ppm)",
+    )
+    figures += _draw_rolling_scores(directory, whole, origins, rolling)
+    figures += _draw_window_states(directory, whole, origin, model)
+    return scored, figures
+
+
+def _rolling(
+    whole: MonthlySeries, origins: list[int], settings: Settings
+) -> tuple[list[Scored], dict[str, list[AbstractRealForecast]]]:
+    """Forecasts of every window by every method; the first one is the paper's."""
+    rows = {
+        OURS: (
+            lambda: _posterior_forecasts(whole, origins, StructuralModel(PERIOD), settings),
+            f"mixture over {settings.num_draws} draws, adaptive importance sampling",
+        ),
+        "posterior, level a random walk": (
+            lambda: _posterior_forecasts(
+                whole, origins, StructuralModel(PERIOD, forgetting=False), settings
+            ),
+            "the same with forgetting=False: the paper's local linear trend",
+        ),
+        PEER: (
+            lambda: [peer_forecast(_window(whole, o)[0], PERIOD, AHEAD) for o in origins],
+            "maximum likelihood",
+        ),
+    }
+    scored, forecasts = [], {}
+    for row, (make, estimator) in rows.items():
+        if row == PEER and not is_installed():
+            print(f"co2: {row}: {NOT_INSTALLED}", flush=True)
+            scored.append(Scored(row, {"MAE": []}, NOT_INSTALLED, 0.0, {}))
+            continue
+        begin = time.perf_counter()
+        forecasts[row] = make()
+        each = [
+            scores(forecast, _window(whole, o)[1])
+            for forecast, o in zip(forecasts[row], origins, strict=True)
+        ]
+        seconds = time.perf_counter() - begin
+        print(f"co2: {row}: {seconds:.0f} s", flush=True)
+        scored.append(
+            Scored(
+                f"{row}, paper's window", _by_metric(each[:1]), f"ppm; {estimator}", seconds, {}
+            )
+        )
+        number = len(origins) - 1
+        scored.append(
+            Scored(
+                f"{row}, rolling",
+                _by_metric(each[1:]),
+                f"ppm; mean and standard error over {number} windows; {estimator}",
+                seconds,
+                {},
+            )
+        )
+    return scored, forecasts
+
+
+def _posterior_forecasts(
+    whole: MonthlySeries, origins: list[int], model: StructuralModel, settings: Settings
+) -> list[AbstractRealForecast]:
+    series = jnp.asarray(np.stack([_window(whole, origin)[0] for origin in origins]))
+    found = importance_draws(jr.key(4), model, series, num_draws=settings.num_draws)
+    print(f"co2: the fewest effective draws of a window: {float(jnp.min(found.effective)):.0f}")
+
+    @jax.jit
+    def ahead(series: Array, draws: dict[str, Array]) -> tuple[Array, Array]:
+        forecast = model.forecast(draws, series, AHEAD)
+        return forecast.loc, forecast.scale
+
+    forecasts = []
+    for index, one in enumerate(series):
+        draws = {name: values[index] for name, values in found.draws.items()}
+        forecasts.append(NormalMixtureForecast(*ahead(one, draws)))
+    return forecasts
+
+
+def mode_forecast(model: StructuralModel, series: np.ndarray) -> NormalForecast:
+    """The forecast at the mode of the posterior density of the parameters, no Jacobian."""
+    values = jnp.asarray(series)
+    unit = model.scale_of(values).unit
+    start = {
+        "observation_scale": jnp.log(unit / 4.0),
+        "level_scale": jnp.log(unit / 4.0),
+        "slope_scale": jnp.log(unit / 500.0),
+        "seasonal_scale": jnp.log(unit / 20.0),
+        "level_memory": jnp.log(jnp.asarray(len(series) / 3.0)),
+    }
+
+    def logdensity_fn(logs: PyTree) -> Scalar:
+        parameters = {name: jnp.exp(value) for name, value in logs.items()}
+        return jnp.asarray(log_density(model, (values,), {}, parameters)[0])
+
+    fit = Climber(logdensity_fn, 500).fit(
+        jax.tree.map(lambda leaf: leaf[None], start), Recipe(0, 0.05)
+    )
+    mode = {name: jnp.exp(value[0]) for name, value in fit.positions.items()}
+    return model.process(mode, values).forecast(values, AHEAD)
+
+
+def _window(whole: MonthlySeries, origin: int) -> tuple[np.ndarray, np.ndarray]:
+    end = origin + TRAIN
+    return whole.values[origin:end], whole.values[end : end + AHEAD]
+
+
+def _draw_rolling_scores(
+    directory: Path,
+    whole: MonthlySeries,
+    origins: list[int],
+    rolling: dict[str, list[AbstractRealForecast]],
+) -> list[Path]:
+    shown = ("MAE", "interval score", "log score", "coverage")
+    rows = {}
+    for row in (PEER, OURS):
+        if row not in rolling:
+            continue
+        each = [
+            scores(forecast, _window(whole, origin)[1])
+            for forecast, origin in zip(rolling[row][1:], origins, strict=True)
+        ]
+        rows[row] = {metric: np.array([one[metric] for one in each]) for metric in shown}
+    months = whole.months[np.array(origins) + TRAIN]
+    return draw_rolling(directory / "sound_rolling", months, rows)
+
+
+def _draw_window_states(
+    directory: Path, whole: MonthlySeries, origin: int, model: StructuralModel
+) -> list[Path]:
+    """Level, slope and season of the paper's window at the middle of the posterior."""
+    values = jnp.asarray(_window(whole, origin)[0])
+    found = importance_draws(jr.key(4), model, values[None], num_draws=200)
+    middle = {name: jnp.median(draws[0]) for name, draws in found.draws.items()}
+    process = model.process(middle, values)
+    moments = {"filtered": process.filter(values), "smoothed": process.smooth(values)}
+    # Trend and what the level has not yet forgotten; slope in a year; the present season.
+    rows = {
+        "level (ppm)": np.array([1.0, 0, 1, *[0] * PERIOD]),
+        "slope (ppm a year)": np.array([0, 12.0, 0, *[0] * PERIOD]),
+        "season (ppm)": np.array([0, 0, 0, 1.0, *[0] * (PERIOD - 1)]),
+    }
+    bands = {}
+    for title, row in rows.items():
+        bands[title] = [
+            Band(
+                name,
+                np.asarray(each.mean) @ row,
+                np.sqrt(np.maximum(np.einsum("i,tij,j->t", row, each.covariance, row), 0)),
+            )
+            for name, each in moments.items()
+        ]
+    months = whole.months[origin : origin + TRAIN]
+    return draw_states(directory / "sound_states", months, np.asarray(values), bands)
+
+
+def _by_metric(each: Iterable[dict[str, float]]) -> dict[str, list[float]]:
+    each = list(each)
+    return {metric: [one[metric] for one in each] for metric in each[0]}
+
+
+def _records(protocol: Protocol, scored: Scored) -> list[Record]:
+    found = []
+    for metric, values in scored.scores.items():
+        value, stderr = mean_and_stderr(values) if values else (None, None)
+        found.append(
+            Record(
+                experiment="co2",
+                protocol=protocol,
+                row=scored.row,
+                metric=metric,
+                value=value,
+                stderr=stderr,
+                seeds=len(values),
+                estimator=scored.estimator,
+                valid_bound=None,
+                paper=scored.paper.get(metric),
+                seconds=round(scored.seconds, 2),
+            )
+        )
+    return found
