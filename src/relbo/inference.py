@@ -86,5 +86,5 @@ def infer(
         seconds=left,
         progress=progress,
     )
-    posterior.warnings = (*notes, *posterior.warnings)
+    posterior.notes = (*notes, *posterior.notes)
     return posterior
