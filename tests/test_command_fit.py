@@ -245,6 +245,7 @@ def test_a_guide_is_trained_where_asked_for(
     class Trained:
         params = "trained parameters"
         message = "went well"
+        result = "converged"
 
     def train(key, model, args, kwargs, **options):
         seen["fit"] = options

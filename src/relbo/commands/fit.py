@@ -2,7 +2,6 @@
 
 import time
 import traceback
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -156,7 +155,7 @@ def _infer_from_guide(request: Request, problem: _Problem) -> Posterior:
         training["num_iterations"] = request.train_steps
     fitted = relbo.fit(fit_key, model, (), data, guide=guide, **training)
     print(f"guide: {fitted.message}")
-    return relbo.sample(
+    posterior = relbo.sample(
         sample_key,
         model,
         (),
@@ -166,6 +165,9 @@ def _infer_from_guide(request: Request, problem: _Problem) -> Posterior:
         num_draws=request.num_draws,
         num_refined=640,
     )
+    if fitted.result == "diverged":
+        posterior.notes = (f"The fit of the guide {fitted.message}.", *posterior.notes)
+    return posterior
 
 
 def _report(posterior: Posterior, trial: Trial, seconds: float, directory: Path) -> None:
@@ -214,8 +216,5 @@ def _write_netcdf(posterior: Posterior, path: Path) -> None:
     )
     # Written beside and moved into place, so that a file is whole or not there.
     beside = path.with_suffix(".partial.nc")
-    with warnings.catch_warnings():
-        # ArviZ takes many short chains for an array the wrong way round.
-        warnings.filterwarnings("ignore", message="More chains .* than draws")
-        renamed.to_arviz().to_netcdf(str(beside), engine="h5netcdf")
+    renamed.to_arviz().to_netcdf(str(beside), engine="h5netcdf")
     beside.replace(path)
