@@ -44,6 +44,25 @@ def encoder(data, batch_size=None):
         numpyro.sample("z", dist.Normal(slope * batch, scale))
 
 
+FEATURES = jr.normal(jr.key(2), (12, 2))
+LABELS = FEATURES @ jnp.array([1.0, -0.5]) + 0.3 * jr.normal(jr.key(3), (12,))
+
+
+def regression(features, labels=None):
+    weights = numpyro.sample("weights", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+    scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+    numpyro.deterministic("norm", jnp.sum(weights**2))
+    with numpyro.plate("rows", 12):
+        numpyro.sample("y", dist.Normal(features @ weights, scale), obs=labels)
+
+
+def prepare(model, guide, *args, loss=None, **kwargs):
+    """SVI at its start, and the parameters there."""
+    svi = SVI(model, guide, optax.adam(0.01), loss or Trace_ELBO())
+    state = svi.init(jr.key(0), *args, **kwargs)
+    return svi, state, svi.get_params(state)
+
+
 def fit(model, guide, *args, num_iterations=200, learning_rate=0.05, loss=None, **kwargs):
     schedule = optax.cosine_decay_schedule(learning_rate, num_iterations)
     svi = SVI(model, guide, optax.adam(schedule), loss or Trace_ELBO(num_particles=4))

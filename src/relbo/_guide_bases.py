@@ -49,7 +49,7 @@ class SitesBase(AbstractBase):
 
     @property
     def centre(self) -> PyTree:
-        return {name: jnp.asarray(fn.mean) for name, fn in self.distributions.items()}
+        return {name: _centre(fn) for name, fn in self.distributions.items()}
 
     def sample(self, key: PRNGKeyArray) -> tuple[PyTree, Scalar]:
         keys = jr.split(key, len(self.distributions))
@@ -140,6 +140,17 @@ def _point_or_mean(fn: Any) -> Array:
     return jnp.broadcast_to(value, shape)
 
 
+def _centre(fn: Any) -> Array:
+    """A point in the middle, the same in every run; the mean where it is known."""
+    try:
+        return jnp.asarray(fn.mean)
+    except NotImplementedError:
+        value = _centre(fn.base_dist)
+        for transform in getattr(fn, "transforms", []):
+            value = transform(value)
+        return value
+
+
 def _log_prob(distributions: dict[str, Any], position: PyTree) -> Scalar:
     return sum(
         (jnp.sum(fn.log_prob(position[name])) for name, fn in distributions.items()),
@@ -159,7 +170,7 @@ def _whitening(fn: Any) -> Whitening | None:
     if isinstance(fn, dist.Normal):
         return _affine(fn.loc, fn.scale, fn.shape())
     if isinstance(fn, dist.MultivariateNormal | dist.LowRankMultivariateNormal):
-        return _triangular(fn.loc, fn.scale_tril) if fn.batch_shape == () else None
+        return _triangular(fn.loc, fn.scale_tril, fn.shape())
     if isinstance(fn, dist.TransformedDistribution):
         return _pushed(_whitening(fn.base_dist), fn.transforms)
     return None
@@ -170,9 +181,11 @@ def _affine(loc: Any, scale: Any, shape: tuple[int, ...]) -> Whitening:
     return loc, lambda noise: (loc + scale * noise, jnp.sum(jnp.log(scale)))
 
 
-def _triangular(loc: Any, scale_tril: Any) -> Whitening:
-    log_det = jnp.sum(jnp.log(jnp.diagonal(scale_tril)))
-    return loc, lambda noise: (loc + scale_tril @ noise, log_det)
+def _triangular(loc: Any, scale_tril: Any, shape: tuple[int, ...]) -> Whitening:
+    loc = jnp.broadcast_to(loc, shape)
+    scale_tril = jnp.broadcast_to(scale_tril, (*shape, shape[-1]))
+    log_det = jnp.sum(jnp.log(jnp.diagonal(scale_tril, axis1=-2, axis2=-1)))
+    return loc, lambda noise: (loc + jnp.einsum("...ij,...j", scale_tril, noise), log_det)
 
 
 def _pushed(inner: Whitening | None, transforms: list[Any]) -> Whitening | None:

@@ -1,6 +1,6 @@
 """A NumPyro program, read as a log density over unconstrained values."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +12,7 @@ from numpyro.distributions import biject_to, constraints
 from numpyro.distributions.util import sum_rightmost
 from numpyro.infer import init_to_uniform, init_to_value
 from numpyro.infer.util import helpful_support_errors, potential_energy
-from numpyro.primitives import mutable
+from numpyro.primitives import Messenger, mutable
 
 from relbo.validity import Subsampling
 
@@ -57,8 +57,17 @@ def outer_values(trace: dict[str, Sites]) -> dict[str, PyTree]:
             start = lambda _, value=site["value"]: value
             values[name] = numpyro.param(name, start, **site["kwargs"])
         elif site["type"] == "mutable":
-            values[name] = mutable(name, site["value"])
+            values[name] = mutable(name, fresh(site["value"]))
     return values
+
+
+def fresh(tree: PyTree) -> PyTree:
+    """The same leaves in new containers: a program changes its mutable state in place."""
+    return jax.tree.map(lambda leaf: leaf, tree)
+
+
+def mutable_values(trace: dict[str, Sites]) -> dict[str, PyTree]:
+    return {name: site["value"] for name, site in trace.items() if site["type"] == "mutable"}
 
 
 def logdensity(
@@ -78,9 +87,33 @@ def logdensity(
         unconstrained: values of its latent sites.
         given: values of parameters, mutable state, plates' indices and fixed latent sites.
     """
+    given = {
+        n: fresh(value) if isinstance(value, dict) else value for n, value in given.items()
+    }
     with handlers.block():
-        program = handlers.substitute(handlers.seed(model, key), data=given)
+        known = _LatentsAreKnown(model, unconstrained.keys() | given.keys())
+        program = handlers.substitute(handlers.seed(known, key), data=given)
         return jnp.negative(potential_energy(program, call.args, call.kwargs, unconstrained))
+
+
+class _LatentsAreKnown(Messenger):
+    """Refuses a latent site that nobody has a value for, which would silently be drawn."""
+
+    def __init__(self, fn: Model, names: Set[str]):
+        super().__init__(fn)
+        self.names = names
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] != "sample" or msg["is_observed"] or msg["value"] is not None:
+            return
+        if msg["name"] not in self.names:
+            raise ValueError(
+                f"the model's site '{msg['name']}' is latent in this call, and was not when "
+                "the guide was set up. The steps inside climb the model's density and need its "
+                "data: hand in what was handed in for training. To predict without data, draw "
+                "first: Predictive(model, guide.sample_posterior(key, params, *data, "
+                "sample_shape=(n,)))"
+            )
 
 
 def constrain(site: Sites, unconstrained: Array) -> tuple[Array, Array]:
@@ -103,6 +136,44 @@ def initial_run(model: Model, call: Call, seed: int = 0) -> dict[str, Sites]:
 
     with handlers.block():
         return run(handlers.substitute(handlers.seed(model, seed), substitute_fn=start), call)
+
+
+def check_plates(trace: dict[str, Sites]) -> None:
+    """Refuses a name that stands for two plates."""
+    seen: dict[str, tuple[str, Any]] = {}
+    for name in latent_names(trace):
+        for frame in trace[name]["cond_indep_stack"]:
+            where, first = seen.setdefault(frame.name, (name, frame))
+            if (frame.size, frame.dim) != (first.size, first.dim):
+                raise ValueError(
+                    f"the plate '{frame.name}' has size {first.size} in dimension {first.dim} "
+                    f"at the site '{where}', and size {frame.size} in dimension {frame.dim} at "
+                    f"'{name}': give the second plate another name, or the same size and "
+                    "dimension"
+                )
+
+
+def check_match(model: dict[str, Sites], guide: dict[str, Sites]) -> None:
+    """Refuses a guide whose plates or shapes are not those of the model."""
+    for name, site in model.items():
+        if site["type"] != "plate" or name not in guide:
+            continue
+        ours, theirs = (
+            (trace[name]["args"][0], len(trace[name]["value"])) for trace in (model, guide)
+        )
+        if ours != theirs:
+            raise ValueError(
+                f"the plate '{name}' takes {ours[1]} of {ours[0]} in the model and {theirs[1]} "
+                f"of {theirs[0]} in the guide: open it with the same size and subsample_size "
+                "in both"
+            )
+    for name in latent_names(model):
+        ours, theirs = (jnp.shape(trace[name]["value"]) for trace in (model, guide))
+        if ours != theirs:
+            raise ValueError(
+                f"the site '{name}' has shape {ours} in the model and {theirs} in the guide: "
+                "draw it in the same plates in both"
+            )
 
 
 def has_local_sites(trace: dict[str, Sites]) -> bool:

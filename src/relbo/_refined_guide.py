@@ -1,11 +1,14 @@
 """What refined NumPyro guides share."""
 
 import copy
+import inspect
 import math
+import warnings
 from abc import abstractmethod
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -21,6 +24,8 @@ from relbo._program import (
     Model,
     Sites,
     constrain,
+    fresh,
+    has_local_sites,
     latent_names,
     logdensity,
     outer_values,
@@ -147,15 +152,26 @@ class AbstractRefinedGuide(AutoGuide):
         """
         number = math.prod(sample_shape)
         self._check_ready()
+        self._check_arguments(params, args, kwargs)
         longer = self._at_full_size()
         if num_steps is not None:
             longer = longer._extended(num_steps)
-        if longer.refinement.kernel.interacting:
-            draws = longer._sample_together(rng_key, params, number, args, kwargs)
-        else:
-            draws = jax.vmap(lambda k: longer._sample_one(k, params, args, kwargs))(
-                jr.split(rng_key, number)
-            )
+        # Compiled as one program; the arguments stay outside, since a model may look at them.
+        draw = eqx.filter_jit(
+            lambda key, params: longer._draw(key, params, number, args, kwargs)
+        )
+        try:
+            with warnings.catch_warnings():
+                # All local values are drawn, whatever size of minibatch the arguments ask for.
+                warnings.filterwarnings("ignore", "subsample_size does not match")
+                draws = draw(rng_key, params)
+        except ValueError as error:
+            if "shapes disagree" in str(error) and has_local_sites(self._prototype):
+                raise ValueError(
+                    "draws of all local latent values need all the data: hand in the model's "
+                    f"arguments for the whole of it, not for a minibatch ({error})"
+                ) from error
+            raise
         return jax.tree.map(lambda x: x.reshape(sample_shape + x.shape[1:]), draws)
 
     def median(
@@ -187,6 +203,24 @@ class AbstractRefinedGuide(AutoGuide):
         if self.prototype_trace is None:
             raise ValueError("the guide has not seen its model yet: train it first")
 
+    def _check_arguments(self, params: dict[str, PyTree], args: tuple, kwargs: dict) -> None:
+        signature = inspect.signature(self.model)
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(
+                f"{error}: the steps inside the guide climb the model's density, so its "
+                "arguments are needed for draws too; hand them in after params"
+            ) from error
+        outer = {n: s["type"] for n, s in self._prototype.items()}
+        missing = [n for n in outer if outer[n] in ("param", "mutable") and n not in params]
+        if missing:
+            raise ValueError(
+                f"params: the model's {missing} are missing, and the steps inside the guide "
+                "climb its density with them; hand in svi.get_params(state), together with "
+                "state.mutable_state where there is one"
+            )
+
     @property
     def _prototype(self) -> dict[str, Sites]:
         self._check_ready()
@@ -196,6 +230,19 @@ class AbstractRefinedGuide(AutoGuide):
         longer = copy.copy(self)
         longer.refinement = self.refinement.extended(num_steps)
         return longer
+
+    def _draw(
+        self,
+        key: PRNGKeyArray,
+        params: dict[str, PyTree],
+        number: int,
+        args: tuple,
+        kwargs: dict,
+    ) -> dict[str, Array]:
+        if self.refinement.kernel.interacting:
+            return self._sample_together(key, params, number, args, kwargs)
+        one = lambda k: self._sample_one(k, params, args, kwargs)
+        return jax.vmap(one)(jr.split(key, number))
 
     def _sample_one(
         self, key: PRNGKeyArray, params: dict[str, PyTree], args: tuple, kwargs: dict
@@ -233,7 +280,8 @@ class AbstractRefinedGuide(AutoGuide):
     ) -> dict[str, Array]:
         if not any(site["type"] == "deterministic" for site in self._prototype.values()):
             return {}
-        model = handlers.substitute(handlers.seed(self.model, key), data={**params, **latents})
+        values = {**fresh(params), **latents}
+        model = handlers.substitute(handlers.seed(self.model, key), data=values)
         with handlers.block():
             trace = handlers.trace(model).get_trace(*args, **kwargs)
         return {

@@ -10,6 +10,7 @@ from numpyro import handlers
 from numpyro.infer.elbo import ELBO
 from numpyro.infer.util import log_density
 
+from relbo._program import fresh, mutable_values
 from relbo._refined_guide import AbstractRefinedGuide
 
 
@@ -20,7 +21,8 @@ class RefinedELBO(ELBO):
 
     For kernels whose particles interact (SVGD, its stochastic version, the Fokker-Planck flow),
     which a loss that runs the guide once a particle cannot express. For other kernels it is
-    NumPyro's `Trace_ELBO` with as many particles.
+    NumPyro's `Trace_ELBO` with as many particles. Mutable state, such as that of batch norm, is
+    averaged over the particles (`Trace_ELBO` drops it where there is more than one).
 
     Args:
         num_particles: K.
@@ -54,10 +56,20 @@ class RefinedELBO(ELBO):
             with handlers.substitute(data=param_map):
                 latents, log_q = guide.particles(self.num_particles, *args, **kwargs)
 
-        def log_joint(key: PRNGKeyArray, latent: dict[str, Array]) -> Scalar:
+        def log_joint(
+            key: PRNGKeyArray, latent: dict[str, Array]
+        ) -> tuple[Scalar, dict[str, PyTree]]:
             program = handlers.seed(model, key)
-            return jnp.asarray(log_density(program, args, kwargs, {**param_map, **latent})[0])
+            values = {**fresh(param_map), **latent}
+            log_p, trace = log_density(program, args, kwargs, values)
+            return jnp.asarray(log_p), mutable_values(trace)
 
         keys = jr.split(model_key, self.num_particles)
-        log_p = jnp.sum(jax.vmap(log_joint)(keys, latents))
-        return {"loss": (log_q - log_p) / self.num_particles, "mutable_state": None}
+        log_p, states = jax.vmap(log_joint)(keys, latents)
+        loss = (log_q - jnp.sum(log_p)) / self.num_particles
+        return {"loss": loss, "mutable_state": jax.tree.map(_of_one, states) or None}
+
+
+def _of_one(states: Array) -> Array:
+    """One state for all particles: their mean, or the first one's where a mean is no state."""
+    return jnp.mean(states, axis=0) if jnp.issubdtype(states, jnp.inexact) else states[0]

@@ -12,20 +12,24 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 from numpyro import handlers
 from numpyro.infer.autoguide import (
     AutoContinuous,
+    AutoDAIS,
     AutoDiagonalNormal,
     AutoGuide,
     AutoGuideList,
     AutoNormal,
+    AutoSemiDAIS,
 )
 from numpyro.infer.initialization import init_to_uniform
 
-from relbo._guide_bases import is_point, unconstrained
+from relbo._guide_bases import base_of, is_point, unconstrained
 from relbo._parameters import PerStep, Positive
 from relbo._program import (
     Call,
     LogDensityModel,
     Model,
     Sites,
+    check_match,
+    check_plates,
     discrete_latents,
     dynamic_supports,
     has_local_sites,
@@ -36,7 +40,8 @@ from relbo._program import (
 )
 from relbo._refined_guide import AbstractRefinedGuide, draw_key
 from relbo.annealing import Annealing
-from relbo.entropy import AbstractEntropy
+from relbo.bases import AbstractNormal
+from relbo.entropy import AbstractEntropy, ReverseKernel
 from relbo.kernels import AbstractKernel, Underdamped
 from relbo.refinement import Mode, Refinement, Space
 
@@ -55,7 +60,7 @@ class AutoRefined(AbstractRefinedGuide):
             AutoLowRankMultivariateNormal, AutoIAFNormal, AutoBNAFNormal, AutoDelta,
             AutoGuideList). By default a mean-field normal: AutoDiagonalNormal, which is one
             vector and fast, or AutoNormal where the model has local latent values in a plate
-            that is subsampled.
+            that is subsampled or where `create_plates` is given.
         kernel: how a step moves; by default `Underdamped` with a step size for each coordinate
             and step (for each step alone where a plate is subsampled), capped at 1 in whitened
             coordinates.
@@ -69,10 +74,14 @@ class AutoRefined(AbstractRefinedGuide):
         prefix: of the names of all parameters.
         init_loc_fn: where the base starts.
         max_step_size: a cap on the learned step size; see `Refinement`.
-        max_score: a cap on the force that the steps follow; see `Refinement`.
+        max_score: a cap on the force that the steps follow; see `Refinement`. By default 20 for
+            the default kernel in whitened coordinates, and none otherwise.
         forward_mode_differentiation: gradients of the density in forward mode, for models with
             a `while_loop`; train with `svi.update(..., forward_mode_differentiation=True)`.
         **base_options: handed to the base's constructor, such as `init_scale`.
+
+    It pickles where its base does; AutoIAFNormal, AutoLaplaceApproximation and a guide of a
+    blocked model (`handlers.block`) do not, by NumPyro's own doing.
 
     The sampler's parameters are ordinary `numpyro.param` sites: `auto_step_size_latent` (or one
     for each site of the base), `auto_damping`, `auto_temperature_increments` and the like.
@@ -107,6 +116,8 @@ class AutoRefined(AbstractRefinedGuide):
             is_density = isinstance(model, LogDensityModel)
             init_loc_fn = model.init_loc_fn if is_density else init_to_uniform
         self._base_if_local = None
+        if base is None and "create_plates" in base_options:
+            base = AutoNormal
         if base is None:
             base = AutoDiagonalNormal
             self._base_if_local = AutoNormal(
@@ -119,6 +130,9 @@ class AutoRefined(AbstractRefinedGuide):
         super().__init__(model, prefix=prefix, init_loc_fn=init_loc_fn)
         self._kernel_is_default = kernel is None
         self._has_density = not _has_points(self.base)
+        is_whitened = space == "whitened" and self._has_density
+        if max_score is None and kernel is None and is_whitened:
+            max_score = 20.0
         self.refinement = _refinement(
             kernel,
             entropy,
@@ -137,6 +151,7 @@ class AutoRefined(AbstractRefinedGuide):
         call = Call(args, kwargs)
         runs = [initial_run(self.model, call, seed) for seed in (0, 1)]
         _check_latents(*runs)
+        check_plates(runs[0])
         is_local = has_local_sites(runs[0])
         self._subsampling = subsampling(*runs)
         if self._base_if_local is not None and is_local:
@@ -160,7 +175,10 @@ class AutoRefined(AbstractRefinedGuide):
         """Gives the default kernel a step size a coordinate, now that they can be counted."""
         with handlers.block():
             distributions = self._distributions(self._run_base(jr.key(0), call))
-        like = {name: jnp.zeros(fn.shape()) for name, fn in distributions.items()}
+        base = base_of(distributions)
+        like = base.centre
+        if self.refinement.space == "whitened" and isinstance(base, AbstractNormal):
+            like = base.noise
         upper = self.refinement.kernel.step_size.upper
         kernel = _default_kernel(self.refinement.num_steps, like, upper)
         self.refinement = eqx.tree_at(lambda r: r.kernel, self.refinement, kernel)
@@ -215,19 +233,22 @@ class RefinedGuide(AbstractRefinedGuide):
         guide_key, model_key = jr.split(draw_key())
         with handlers.block():
             guide_trace = self._run_base(guide_key, call)
-            replayed = handlers.replay(
-                handlers.seed(self.model, model_key), OrderedDict(guide_trace)
-            )
-            self.prototype_trace = run(replayed, call)
-        names = latent_names(self._prototype)
+        runs = [initial_run(self.model, call, seed) for seed in (0, 1)]
+        names = latent_names(runs[0])
         missing = [name for name in names if name not in guide_trace]
         if missing:
             raise ValueError(
                 f"the model's latent sites {missing} are not in the guide: add them to it, or "
                 "use relbo.AutoRefined"
             )
+        check_match(runs[0], guide_trace)
+        replayed = handlers.replay(
+            handlers.seed(self.model, model_key), OrderedDict(guide_trace)
+        )
+        with handlers.block():
+            self.prototype_trace = run(replayed, call)
         self._has_density = not any(is_point(guide_trace[name]["fn"]) for name in names)
-        self._subsampling = subsampling(*(initial_run(self.model, call, s) for s in (0, 1)))
+        self._subsampling = subsampling(*runs)
         self._check_independent(call)
 
     def _check_independent(self, call: Call) -> None:
@@ -293,8 +314,9 @@ def refine(
     Args:
         guide: a NumPyro program with a sample statement for each latent site of the model.
         model: the program whose posterior is approximated.
-        kernel, num_steps, entropy, anneal, mode, remat, space, max_step_size, max_score,
+        kernel, num_steps, entropy, anneal, mode, remat, space, max_step_size,
             forward_mode_differentiation: as for `AutoRefined`.
+        max_score: as for `Refinement`.
         prefix: of the names of the sampler's parameters.
 
     Returns:
@@ -337,6 +359,17 @@ def _make_base(
     init_loc_fn: Any,
     options: dict[str, Any],
 ) -> AutoGuide:
+    kind = base if isinstance(base, type) else type(base)
+    if not issubclass(kind, AutoGuide):
+        raise ValueError(
+            f"base: expected a class or an instance of NumPyro's autoguides, got {base!r}; for "
+            "a guide of your own use relbo.refine(guide, model)"
+        )
+    if issubclass(kind, AutoDAIS | AutoSemiDAIS | AbstractRefinedGuide):
+        raise ValueError(
+            f"base: {kind.__name__} has a sampler inside already; give the guide that it "
+            "starts from, such as AutoNormal, and more steps"
+        )
     if isinstance(base, type):
         return base(model, prefix=prefix, init_loc_fn=init_loc_fn, **options)
     if options:
@@ -355,7 +388,6 @@ def _refinement(
     num_steps: int,
     anneal: bool | Annealing | None,
     max_step_size: float | None,
-    max_score: float | None,
     **options: Any,
 ) -> Refinement:
     """A refinement, with a guide's defaults for what is left open."""
@@ -363,15 +395,13 @@ def _refinement(
         max_step_size = 1.0 if max_step_size is None else max_step_size
         kernel = _default_kernel(num_steps, 0.0, max_step_size)
     if anneal is None:
-        counts_both = entropy is None or (entropy.counts_forward and entropy.counts_reverse)
-        anneal = can_anneal and counts_both
+        anneal = can_anneal and (entropy is None or isinstance(entropy, ReverseKernel))
     return Refinement(
         kernel,
         entropy,
         num_steps=num_steps,
         anneal=anneal,
         max_step_size=max_step_size,
-        max_score=max_score,
         **options,
     )
 

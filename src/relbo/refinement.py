@@ -103,6 +103,8 @@ class Refinement(eqx.Module):
         forward_mode_differentiation: bool = False,
     ):
         entropy = ReverseKernel() if entropy is None else entropy
+        _check_instance("kernel", kernel, AbstractKernel, "Underdamped(0.1)")
+        _check_instance("entropy", entropy, AbstractEntropy, "ReverseKernel()")
         if num_steps < 0:
             raise ValueError(f"num_steps: expected 0 or more, got {num_steps}")
         _check_choice("mode", mode, ("full", "fast"))
@@ -279,6 +281,11 @@ class Refinement(eqx.Module):
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise ValueError(f"{name}: expected one of {choices}, got {value!r}")
+
+
+def _check_instance(name: str, value: Any, kind: type, example: str) -> None:
+    if not isinstance(value, kind):
+        raise ValueError(f"{name}: expected an instance such as {example}, got {value!r}")
 
 
 def _check_schedule(name: str, length: int, num_steps: int) -> None:
