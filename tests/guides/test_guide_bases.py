@@ -192,7 +192,7 @@ LOGISTIC_BASES = {
 @pytest.mark.parametrize("base", LOGISTIC_BASES)
 def test_logistic_regression(base, loss):
     guide = relbo.AutoRefined(logistic, base=LOGISTIC_BASES[base], num_steps=2)
-    params = fit(logistic, guide, INPUTS, OUTPUTS, num_iterations=500, loss=LOSSES[loss]())
+    params = fit(logistic, guide, INPUTS, OUTPUTS, num_iterations=3000, loss=LOSSES[loss]())
     mean, spread = exact_posterior()
     draws = guide.sample_posterior(jr.key(1), params, INPUTS, OUTPUTS, sample_shape=(1000,))
     assert draws["logits"].shape == (1000, 300)
