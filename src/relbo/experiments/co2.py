@@ -110,14 +110,19 @@ def run(directory: Path, options: Options) -> Outcome:
 def scores(forecast: AbstractRealForecast, observed: np.ndarray) -> dict[str, float]:
     """The scores of one window, averaged over its months."""
     ahead = jnp.asarray(observed, forecast.mean.dtype)
-    entropy = predictive_entropy(forecast, key=jr.key(0))
+    return {name: float(value) for name, value in _scores(forecast, ahead).items()}
+
+
+# Compiled with the forecast as an argument: as it stands every forecast would be compiled anew.
+@jax.jit
+def _scores(forecast: AbstractRealForecast, ahead: Array) -> dict[str, Array]:
     return {
-        "MAE": float(mae(forecast, ahead)),
-        "interval score": float(jnp.mean(interval_score(forecast, ahead))),
-        "log score": float(jnp.mean(log_score(forecast, ahead))),
-        "CRPS": float(jnp.mean(crps(forecast, ahead))),
-        "predictive entropy": float(jnp.mean(entropy)),
-        "coverage": float(coverage(forecast, ahead)),
+        "MAE": mae(forecast, ahead),
+        "interval score": jnp.mean(interval_score(forecast, ahead)),
+        "log score": jnp.mean(log_score(forecast, ahead)),
+        "CRPS": jnp.mean(crps(forecast, ahead)),
+        "predictive entropy": jnp.mean(predictive_entropy(forecast, key=jr.key(0))),
+        "coverage": coverage(forecast, ahead),
     }
 
 
