@@ -414,6 +414,7 @@ def test_observations_off_the_support_are_refused(calls, model_file, tmp_path, c
         ("--draws", "0"),
         ("--seed", "-1"),
         ("--seed", "1.5"),
+        ("--seed", str(2**32)),
         ("--refine-steps", "-1"),
         ("--train-steps", "0"),
         ("--kernel", "svgd"),
@@ -488,6 +489,8 @@ def test_columns_are_read_by_name(tmp_path):
     assert values["group"].dtype.kind == "i"
     np.testing.assert_array_equal(values["group"], [0, 1, 2])
     np.testing.assert_array_equal(values["x"], [1.0, 2.5, -1000.0])
+    path.write_text(f"x\n{10**30}\n")
+    np.testing.assert_array_equal(read_data(path)["x"], [1e30])
 
 
 def test_arrays_are_read_by_name(tmp_path):

@@ -69,9 +69,7 @@ def _add_fit(commands: Any) -> None:
     fit.add_argument(
         "--draws", type=_positive, default=4000, metavar="N", help="default: %(default)s"
     )
-    fit.add_argument(
-        "--seed", type=_not_negative, default=0, metavar="N", help="default: %(default)s"
-    )
+    fit.add_argument("--seed", type=_seed, default=0, metavar="N", help="default: %(default)s")
     fit.add_argument(
         "--out",
         type=Path,
@@ -142,6 +140,13 @@ def _positive(text: str) -> int:
 
 def _not_negative(text: str) -> int:
     return _at_least(0, text)
+
+
+def _seed(text: str) -> int:
+    number = _not_negative(text)
+    if number >= 2**32:
+        raise argparse.ArgumentTypeError(f"expected a number below 2^32, got {text!r}")
+    return number
 
 
 def _at_least(least: int, text: str) -> int:

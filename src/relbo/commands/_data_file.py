@@ -172,7 +172,8 @@ def _column(path: Path, name: str, cells: list[tuple[int, str]]) -> np.ndarray:
         if number is None:
             raise InputError(f"{path}, line {line}: '{name}' is {cell!r}, which is no number")
         values.append(number)
-    return np.asarray(values, float if any(isinstance(v, float) for v in values) else int)
+    are_whole = all(isinstance(v, int) and abs(v) < 2**63 for v in values)
+    return np.asarray(values, int if are_whole else float)
 
 
 def _number(cell: str) -> int | float | None:
