@@ -38,6 +38,12 @@ def test_the_effective_sample_size_is_that_of_the_worse_of_mean_and_variance():
     assert effective_sample_size(independent * size) < 800
 
 
+def test_draws_that_avoid_each_other_have_a_bounded_positive_worth():
+    swings = np.where(np.arange(50) % 2, 1.0, -1.0) * np.ones((8, 1))
+    noisy = swings + 0.1 * np.random.default_rng(4).normal(size=(8, 50))
+    assert 0 < effective_sample_size(noisy) <= 400 * np.log10(400)
+
+
 def test_chains_that_do_not_move_or_sit_apart_are_marked():
     rng = np.random.default_rng(3)
     acceptance = rng.uniform(0.6, 1.0, size=(10, 30))

@@ -14,14 +14,13 @@ from jaxtyping import Array, PyTree
 class PerStep(eqx.Module):
     """Marks a value as one entry a refinement step, along a leading axis.
 
-        Args:
-            values: a pytree whose leaves have a leading axis of at most `num_steps`; a shorter
-                schedule holds its last entry.
+    Args:
+        values: a pytree whose leaves have a leading axis of at most `num_steps`; a shorter
+            schedule holds its last entry.
 
-        Example:
-            >>> import jax.numpy as jnp
-    import numpy as np
-            >>> kernel = SGLD(step_size=PerStep(jnp.array([0.1, 0.05, 0.01])))
+    Example:
+        >>> import jax.numpy as jnp
+        >>> kernel = SGLD(step_size=PerStep(jnp.array([0.1, 0.05, 0.01])))
     """
 
     values: PyTree

@@ -33,7 +33,7 @@ from relbo._program import (
 from relbo._sampler_sites import sampler_from_sites
 from relbo._walk import RESULTS
 from relbo.bases import AbstractBase
-from relbo.refinement import Refined, Refinement
+from relbo.refinement import LogDensity, Refined, Refinement
 from relbo.validity import Bound, Subsampling, bound
 
 
@@ -174,6 +174,64 @@ class AbstractRefinedGuide(AutoGuide):
             raise
         return jax.tree.map(lambda x: x.reshape(sample_shape + x.shape[1:]), draws)
 
+    def sample_chains(
+        self,
+        rng_key: PRNGKeyArray,
+        params: dict[str, PyTree],
+        *args: Any,
+        num_chains: int,
+        num_draws: int,
+        every: int | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Array]:
+        """Draws along chains of the learned sampler, which goes on after its T steps.
+
+        Nothing is accepted or rejected, so the draws have the bias of a finite step.
+
+        Args:
+            rng_key: a random key.
+            params: the learned parameters.
+            *args: the model's arguments.
+            num_chains: how many chains; particles that interact are one for each.
+            num_draws: how many draws to keep of each chain.
+            every: how many steps lie between two of them; by default T.
+            **kwargs: the model's keyword arguments.
+
+        Returns:
+            Constrained draws `[num_chains, num_draws, ...]` by latent site.
+        """
+        self._check_ready()
+        self._check_arguments(params, args, kwargs)
+        every = max(1, self.refinement.num_steps) if every is None else every
+
+        def draw(key: PRNGKeyArray, params: dict[str, PyTree]) -> dict[str, Array]:
+            with handlers.block(), handlers.seed(rng_seed=key):
+                with handlers.substitute(data=params):
+                    return self._chains(Call(args, kwargs), num_chains, num_draws, every)
+
+        return eqx.filter_jit(draw)(rng_key, params)
+
+    def _chains(
+        self, call: Call, num_chains: int, num_draws: int, every: int
+    ) -> dict[str, Array]:
+        base_key, model_key, run_key = jr.split(draw_key(), 3)
+        sampler, _ = sampler_from_sites(self.refinement, self.prefix)
+        start = self._start(base_key, call)
+        path = sampler.run(
+            run_key,
+            start.base,
+            self._density(start, call, model_key),
+            num_draws=num_draws,
+            every=every,
+            num_particles=num_chains,
+        )
+
+        def values(position: PyTree) -> dict[str, Array]:
+            free = self._unpack(position)
+            return {name: constrain(self._prototype[name], free[name])[0] for name in free}
+
+        return jax.vmap(jax.vmap(values))(path.position)
+
     def median(
         self, params: dict[str, PyTree], *args: Any, num_samples: int = 1000, **kwargs: Any
     ) -> dict[str, Array]:
@@ -299,19 +357,24 @@ class AbstractRefinedGuide(AutoGuide):
     ) -> tuple[Refined, _Start]:
         base_key, model_key, refine_key = jr.split(key, 3)
         start = self._start(base_key, call)
+        logdensity_fn = self._density(start, call, model_key)
+        refined = sampler(refine_key, start.base, logdensity_fn, num_particles=num_particles)
+        # The log q of a walk that broke off belongs to no density: its weight is zero, as in
+        # the engine's own objective, and an ELBO that met one is minus infinity.
+        log_q = jnp.where(refined.result == RESULTS.successful, refined.log_q, jnp.inf)
+        return refined._replace(log_q=log_q), start
+
+    def _density(self, start: _Start, call: Call, key: PRNGKeyArray) -> LogDensity:
+        """The density that the kernel climbs."""
         given = {**outer_values(self._prototype), **start.plates}
 
         def logdensity_fn(position: PyTree) -> Scalar:
             values = {**start.fixed, **self._unpack(position)}
             # A local value stands for `scale` data points in the ELBO, but for one in its own
             # posterior.
-            return logdensity(self.model, call, model_key, values, given) / start.scale
+            return logdensity(self.model, call, key, values, given) / start.scale
 
-        refined = sampler(refine_key, start.base, logdensity_fn, num_particles=num_particles)
-        # The log q of a walk that broke off belongs to no density: its weight is zero, as in
-        # the engine's own objective, and an ELBO that met one is minus infinity.
-        log_q = jnp.where(refined.result == RESULTS.successful, refined.log_q, jnp.inf)
-        return refined._replace(log_q=log_q), start
+        return logdensity_fn
 
     def _start(self, key: PRNGKeyArray, call: Call) -> _Start:
         run_key, fixed_key = jr.split(key)

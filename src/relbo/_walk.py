@@ -45,6 +45,8 @@ class Walk(NamedTuple):
     """At the last position evaluated: the final one where the account counts the reverse."""
     result: RESULTS
     one_to_one: Bool[Array, ""]
+    path: Array | None = None
+    """The positions after each step, along a leading axis, where they were asked for."""
 
 
 class _Evaluation(NamedTuple):
@@ -94,6 +96,8 @@ def walk(
     position: Array,
     logdensity_fn: Callable[[Array], Scalar],
     base_logdensity_fn: Callable[[Array], Scalar],
+    *,
+    keeps_path: bool = False,
 ) -> Walk:
     """Walks T steps from `position` (`[d]`, or `[k, d]` for interacting particles).
 
@@ -109,7 +113,7 @@ def walk(
     noise = _noise(kernel, noise_key, num_moves, position)
     evaluate = _evaluator(refinement, logdensity_fn, base_logdensity_fn)
 
-    def turn(carry: _Carry, step: _Step) -> tuple[_Carry, None]:
+    def turn(carry: _Carry, step: _Step) -> tuple[_Carry, Array | None]:
         behind = eqx.combine(constant, step.behind)
         ahead = eqx.combine(constant, step.ahead)
 
@@ -135,15 +139,16 @@ def walk(
         if entropy.counts_volume:
             log_q = log_q - jnp.where(moves, left.log_volume, 0.0)
         stays = jnp.where(alive, carry.position, carry.last_good)
+        position = jnp.where(moves, departure.position, stays)
         return _Carry(
-            position=jnp.where(moves, departure.position, stays),
+            position=position,
             memory=_where(moves, departure.memory, carry.memory),
             log_q=log_q,
             logdensity=jnp.where(alive, evaluation.logdensity, carry.logdensity),
             last_good=stays,
             result=_after_evaluation(carry.result, evaluation.is_finite, step.turn),
             one_to_one=carry.one_to_one & left.one_to_one,
-        ), None
+        ), (position if keeps_path else None)
 
     zero = jnp.zeros((), position.dtype)
     start = _Carry(
@@ -162,8 +167,11 @@ def walk(
         noise=None if noise is None else noise[1 : num_turns + 1],
         probe_key=jr.split(probe_key, num_turns) if entropy.counts_volume else None,
     )
-    end, _ = jax.lax.scan(turn, start, steps)
-    return _end(end)
+    end, path = jax.lax.scan(turn, start, steps)
+    if keeps_path:
+        every = kernel.evaluations_per_step
+        path = path[every - 1 : num_moves : every]
+    return _end(end)._replace(path=path)
 
 
 def _evaluator(

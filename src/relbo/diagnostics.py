@@ -61,7 +61,12 @@ def effective_sample_size(
     centred = draws - draws.mean((0, 1))
     with np.errstate(divide="ignore", invalid="ignore"):
         sizes = [np.asarray(of_means(values)) for values in (draws, centred**2)]
-    return np.minimum(*sizes)
+    # Draws that avoid each other can be worth more than independent ones, and then the
+    # estimate is unbounded or even negative: Stan's cap serves here too.
+    number = draws.shape[0] * draws.shape[1]
+    most = number * np.log10(number)
+    capped = [np.where(size <= 0, most, np.minimum(size, most)) for size in sizes]
+    return np.minimum(*capped)
 
 
 def stuck_chains(

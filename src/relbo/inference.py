@@ -40,7 +40,7 @@ def infer(
         guide: a guide to train and start from instead, such as `relbo.AutoRefined(model)`.
         num_draws: how many draws to return.
         num_chains: how many chains; by default about 64.
-        method: `"hmc"` or `"mala"`.
+        method: `"hmc"`, `"mala"` or, with a refined guide, `"unadjusted"`; see `sample`.
         seconds: stop asking for more after so many; half of them are for training a guide.
         progress: whether to show a bar.
 

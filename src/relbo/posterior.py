@@ -24,7 +24,8 @@ class Check(NamedTuple):
     """The site with the largest R-hat."""
     ess: float
     """The smallest effective sample size."""
-    acceptance: float
+    acceptance: float | None
+    """`None` where nothing was accepted or rejected."""
     bad_chains: list[int]
     pareto_k: float | None
     """Of the refined guide's weights; below 0.7 they can be relied upon."""
@@ -36,8 +37,9 @@ class Check(NamedTuple):
         numbers = [
             f"R-hat {self.rhat:.3f} (worst: {self.worst_site})",
             f"effective draws {self.ess:.0f}",
-            f"acceptance {self.acceptance:.2f}",
         ]
+        if self.acceptance is not None:
+            numbers.append(f"acceptance {self.acceptance:.2f}")
         if self.pareto_k is not None:
             numbers.append(f"Pareto k of the guide {self.pareto_k:.2f}")
         return "\n".join([f"{verdict} {', '.join(numbers)}.", *self.advice])
@@ -72,9 +74,9 @@ class Posterior:
             `[num_chains, draws, ...]`.
         num_draws: how many of them `draws` holds.
         sample_stats: arrays `[num_chains, draws]`: `lp`, the log density in unconstrained
-            space, and `acceptance_rate`.
+            space, and `acceptance_rate` where the chains were Metropolis-adjusted.
         num_superchains: how many points the chains started from.
-        step_size: of the sampler, in whitened coordinates.
+        step_size: of the adjusted sampler, in whitened coordinates.
         log_evidence, log_evidence_stderr: an estimate of log p(x), or `None`.
         log_weights: of draws of the refined guide.
         notes: what the sampler itself noticed on the way.
@@ -89,7 +91,7 @@ class Posterior:
         num_draws: int,
         sample_stats: dict[str, np.ndarray],
         num_superchains: int,
-        step_size: float,
+        step_size: float | None,
         log_evidence: float | None = None,
         log_evidence_stderr: float | None = None,
         log_weights: np.ndarray | None = None,
@@ -117,7 +119,9 @@ class Posterior:
     @property
     def bad_chains(self) -> np.ndarray:
         """Marks chains that hardly moved or sat where the others never go."""
-        return stuck_chains(self.sample_stats["acceptance_rate"], self.sample_stats["lp"])
+        logdensity = self.sample_stats["lp"]
+        acceptance = self.sample_stats.get("acceptance_rate", np.ones_like(logdensity))
+        return stuck_chains(acceptance, logdensity)
 
     def without_bad_chains(self) -> "Posterior":
         """The posterior of the other chains."""
@@ -165,7 +169,8 @@ class Posterior:
         rhat, ess = summary.columns["rhat"], summary.columns["ess"]
         worst = int(np.argmax(rhat))
         bad = np.flatnonzero(self.bad_chains).tolist()
-        acceptance = float(self.sample_stats["acceptance_rate"].mean())
+        rate = self.sample_stats.get("acceptance_rate")
+        acceptance = None if rate is None else float(rate.mean())
         pareto_k = _pareto_k(self.log_weights)
         advice = []
         # A constant has no effective sample size.
@@ -186,13 +191,21 @@ class Posterior:
                 f"Chains {bad} are stuck or apart from the others: look at them, or leave them "
                 "out with without_bad_chains()."
             )
-        if acceptance < 0.4:
+        if acceptance is None:
+            advice.append(
+                "The chains were not Metropolis-adjusted, so their draws have the bias of a "
+                'finite step, which no diagnostic here sees: compare with method="hmc".'
+            )
+        elif acceptance < 0.4:
             advice.append(
                 f"Only {acceptance:.0%} of the proposals were accepted: the posterior has "
                 "narrow necks or edges; a non-centred form often removes them."
             )
         trustworthy = bool(
-            rhat[worst] <= 1.02 and smallest >= 100 and not bad and acceptance >= 0.4
+            rhat[worst] <= 1.02
+            and smallest >= 100
+            and not bad
+            and (acceptance is None or acceptance >= 0.4)
         )
         if not trustworthy:
             # What happened on the way matters where the end is not good.

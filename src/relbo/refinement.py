@@ -38,6 +38,15 @@ class Refined(NamedTuple):
     """False where a change of variables was seen to fold space."""
 
 
+class Path(NamedTuple):
+    """Draws along a run; of several particles, each leaf begins with their axis."""
+
+    position: PyTree
+    """After each draw's steps, along an axis."""
+    result: RESULTS
+    """How the walk ended. Where it failed, it stands at its last good position."""
+
+
 class Refinement(eqx.Module):
     r"""Embeds T steps of a sampler in a base density.
 
@@ -105,8 +114,7 @@ class Refinement(eqx.Module):
         entropy = ReverseKernel() if entropy is None else entropy
         _check_instance("kernel", kernel, AbstractKernel, "Underdamped(0.1)")
         _check_instance("entropy", entropy, AbstractEntropy, "ReverseKernel()")
-        if num_steps < 0:
-            raise ValueError(f"num_steps: expected 0 or more, got {num_steps}")
+        _check_at_least("num_steps", num_steps, 0)
         _check_choice("mode", mode, ("full", "fast"))
         _check_choice("space", space, ("unconstrained", "whitened"))
         if max_score is not None and not max_score > 0:
@@ -183,6 +191,81 @@ class Refinement(eqx.Module):
             jr.split(key, num_particles)
         )
 
+    def run(
+        self,
+        key: PRNGKeyArray,
+        base: AbstractBase,
+        logdensity_fn: LogDensity,
+        *,
+        num_draws: int,
+        every: int = 1,
+        num_particles: int | None = None,
+    ) -> Path:
+        """Goes on with the sampler after its T steps: the last step size, temperature 1.
+
+        Nothing is counted and nothing is accepted or rejected, so the draws have the bias of
+        a finite step.
+
+        Args:
+            key: a random key.
+            base: q0, where the particles start.
+            logdensity_fn: log p(x, z) at one position.
+            num_draws: how many positions to keep of each particle.
+            every: how many steps lie between two of them.
+            num_particles: as in a call.
+
+        Returns:
+            A `Path`.
+        """
+        _check_at_least("num_draws", num_draws, 1)
+        _check_at_least("every", every, 1)
+        longer = self.extended(self.num_steps + num_draws * every)
+        kept = slice(self.num_steps + every - 1, None, every)
+        one = lambda k: longer._run(k, base, logdensity_fn, kept, None)
+        if not self.kernel.interacting:
+            return (
+                one(key)
+                if num_particles is None
+                else jax.vmap(one)(jr.split(key, num_particles))
+            )
+        if num_particles is None:
+            raise ValueError(f"num_particles: {type(self.kernel).__name__} needs their number")
+        return longer._run(key, base, logdensity_fn, kept, num_particles)
+
+    def _run(
+        self,
+        key: PRNGKeyArray,
+        base: AbstractBase,
+        logdensity_fn: LogDensity,
+        kept: slice,
+        num_particles: int | None,
+    ) -> Path:
+        if self.space == "whitened" and isinstance(base, AbstractNormal):
+            white = StandardNormal(base.noise)
+            path = self._run_here(
+                key, white, _whitened(base, logdensity_fn), kept, num_particles
+            )
+            each = jax.vmap(lambda u: base.transform(u)[0])
+            return path._replace(position=_over_particles(each, num_particles)(path.position))
+        return self._run_here(key, base, logdensity_fn, kept, num_particles)
+
+    def _run_here(
+        self,
+        key: PRNGKeyArray,
+        base: AbstractBase,
+        logdensity_fn: LogDensity,
+        kept: slice,
+        num_particles: int | None,
+    ) -> Path:
+        base_key, walk_key = jr.split(key)
+        draw = _over_particles(lambda k: base.sample(k)[0], num_particles)
+        flat, unravel = _ravel(draw(_keys(base_key, num_particles)), base.centre)
+        walked = self._walk(walk_key, flat, base.centre, base, logdensity_fn, keeps_path=True)
+        path = walked.path[kept]
+        if num_particles is not None:
+            path = jnp.swapaxes(path, 0, 1)
+        return Path(_over_particles(jax.vmap(unravel), num_particles)(path), walked.result)
+
     def _refine(
         self,
         key: PRNGKeyArray,
@@ -206,12 +289,8 @@ class Refinement(eqx.Module):
         logdensity_fn: LogDensity,
         num_particles: int | None,
     ) -> Refined:
-        def white_logdensity(noise: PyTree) -> Scalar:
-            position, log_det = base.transform(noise)
-            return logdensity_fn(position) + log_det
-
         white = self._refine_here(
-            key, StandardNormal(base.noise), white_logdensity, num_particles
+            key, StandardNormal(base.noise), _whitened(base, logdensity_fn), num_particles
         )
         position, log_det = _over_particles(base.transform, num_particles)(white.position)
         log_det = _total(log_det)
@@ -255,6 +334,8 @@ class Refinement(eqx.Module):
         template: PyTree,
         base: AbstractBase,
         logdensity_fn: LogDensity,
+        *,
+        keeps_path: bool = False,
     ) -> Walk:
         _, unravel = ravel_pytree(template)
 
@@ -269,13 +350,30 @@ class Refinement(eqx.Module):
             self,
             flatten_parameters(self.kernel, template, interacting=self.kernel.interacting),
         )
-        run = lambda z: walk(sampler, key, z, flat_logdensity, flat_base_logdensity)
-        if self.mode == "full":
+        run = lambda z: walk(
+            sampler, key, z, flat_logdensity, flat_base_logdensity, keeps_path=keeps_path
+        )
+        if self.mode == "full" or keeps_path:
             return run(flat)
         # Each displacement is a constant, and so is every increment of the account.
         still = jax.lax.stop_gradient(flat)
         walked = jax.tree.map(_stop_gradient, run(still))
         return walked._replace(position=flat + (walked.position - still))
+
+
+def _whitened(base: AbstractNormal, logdensity_fn: LogDensity) -> LogDensity:
+    """The log density in the base's own coordinates."""
+
+    def white_logdensity(noise: PyTree) -> Scalar:
+        position, log_det = base.transform(noise)
+        return logdensity_fn(position) + log_det
+
+    return white_logdensity
+
+
+def _check_at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise ValueError(f"{name}: expected {least} or more, got {value}")
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

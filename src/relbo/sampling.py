@@ -2,7 +2,7 @@
 
 import functools
 import time
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -16,11 +16,12 @@ from relbo._chains import Chains, Ensemble
 from relbo._normal import Normal, normal_of_draws
 from relbo._program import Call, Model, initial_run
 from relbo._progress import progress_bar
+from relbo._refined_guide import AbstractRefinedGuide
 from relbo._target import Data, Target, target_of
 from relbo.diagnostics import effective_sample_size, nested_rhat, stuck_chains
 from relbo.posterior import Posterior
 
-Method = Literal["hmc", "mala"]
+Method = Literal["hmc", "mala", "unadjusted"]
 
 
 def sample(
@@ -38,8 +39,9 @@ def sample(
     seconds: float | None = None,
     progress: bool = True,
 ) -> Posterior:
-    """Draws from a posterior with many Metropolis-adjusted chains in whitened coordinates.
+    """Draws from a posterior with many chains.
 
+    They are Metropolis-adjusted, in whitened coordinates, unless one asks for another method.
     The chains start from draws of a guide and are whitened by its covariance; a short warm-up
     adapts both and the step size until they settle. Then everything is fixed and the chains
     sample the posterior exactly. Where their draws turn out to be worth too little, or have
@@ -51,7 +53,10 @@ def sample(
         args, kwargs: its arguments.
         guide: a trained guide to start from; by default a normal is fitted here.
         params: the guide's parameters.
-        method: `"hmc"`, or `"mala"` with one leapfrog a draw.
+        method: `"hmc"`, or `"mala"` with one leapfrog a draw; or `"unadjusted"` for the sampler
+            that a refined guide has learned, run on as it is: nothing is adapted, accepted or
+            rejected, and the draws have the bias of its step size. A draw is taken every T
+            steps.
         num_draws: how many draws to return.
         num_chains: how many chains to run; by default about 64, a divisor of `num_draws`.
         num_refined: how many draws of the refined normal to weigh, for the evidence.
@@ -62,6 +67,10 @@ def sample(
         A `Posterior`.
     """
     started = time.monotonic()
+    if _checked(method) == "unadjusted":
+        return _sample_unadjusted(
+            key, model, args, kwargs or {}, guide, params or {}, num_draws, num_chains
+        )
     deadline = np.inf if seconds is None else started + seconds
     rng = np.random.default_rng(_seed_words(key))
     num_chains = _check_sizes(num_draws, num_chains)
@@ -73,7 +82,7 @@ def sample(
             target,
             data,
             num_chains,
-            method=_checked(method),
+            method=method,
             report=report,
             deadline=deadline,
         )
@@ -87,7 +96,7 @@ def sample(
         clock.lap("sample")
         log_weights = _weigh(ensemble, num_refined)
         clock.lap("weigh")
-        values = _constrain(target, data, chains)
+        values = _constrain(target, data, chains.draws)
         clock.lap("constrain")
     evidence, stderr = (None, None) if log_weights is None else log_mean_weight(log_weights)
     return Posterior(
@@ -105,6 +114,51 @@ def sample(
         notes=tuple(notes),
         seconds=clock.laps,
         program=Program(model, Call(tuple(args), dict(kwargs or {})), given),
+    )
+
+
+def _sample_unadjusted(
+    key: PRNGKeyArray,
+    model: Model,
+    args: tuple,
+    kwargs: dict[str, Any],
+    guide: Any,
+    params: dict[str, PyTree],
+    num_draws: int,
+    num_chains: int | None,
+) -> Posterior:
+    """The learned sampler, run on."""
+    if not isinstance(guide, AbstractRefinedGuide):
+        raise ValueError(
+            'method: "unadjusted" goes on with the sampler inside a refined guide; hand in '
+            "guide=relbo.AutoRefined(model), trained with relbo.fit, and its params"
+        )
+    clock = _Clock(time.monotonic())
+    num_chains = _check_sizes(num_draws, num_chains)
+    given = _model_parameters(model, args, kwargs, params)
+    target, data = target_of(model, args, kwargs, given)
+    values = guide.sample_chains(
+        key,
+        params,
+        *args,
+        num_chains=num_chains,
+        num_draws=-(-num_draws // num_chains),
+        **kwargs,
+    )
+    # Through the unconstrained space, for the deterministic sites and the log density.
+    flat = {name: value.reshape(-1, *value.shape[2:]) for name, value in values.items()}
+    points = np.asarray(_unconstrain(target, data, flat)).reshape(num_chains, -1, target.size)
+    chains = _constrain(target, data, np.swapaxes(points, 0, 1))
+    lp = _logdensities(target, data, points.reshape(-1, target.size)).reshape(num_chains, -1)
+    clock.lap("sample")
+    return Posterior(
+        chains,
+        num_draws=num_draws,
+        sample_stats={"lp": np.asarray(lp)},
+        num_superchains=num_chains,
+        step_size=None,
+        seconds=clock.laps,
+        program=Program(model, Call(tuple(args), kwargs), given),
     )
 
 
@@ -196,9 +250,18 @@ def _constrained(target: Target, data: Data, points: Float[Array, "n d"]) -> dic
     return jax.vmap(target.constrained, in_axes=(0, None))(points, data)
 
 
-def _constrain(target: Target, data: Data, chains: Chains) -> dict[str, np.ndarray]:
+@functools.partial(jax.jit, static_argnames=("target",))
+def _logdensities(
+    target: Target, data: Data, points: Float[Array, "n d"]
+) -> Float[Array, " n"]:
+    return jax.vmap(target.logdensity, in_axes=(0, None))(points, data)
+
+
+def _constrain(
+    target: Target, data: Data, draws: Float[np.ndarray, "draws chains d"]
+) -> dict[str, np.ndarray]:
     """Values by site, `[num_chains, draws, ...]`."""
-    points = np.swapaxes(chains.draws, 0, 1)
+    points = np.swapaxes(draws, 0, 1)
     flat = points.reshape(-1, target.size).astype(np.dtype(jnp.result_type(float)))
     values = _constrained(target, data, flat)
     return {
@@ -318,8 +381,8 @@ def _good_number_of_chains(num_draws: int) -> int:
 
 
 def _checked(method: str) -> str:
-    if method not in ("hmc", "mala"):
-        raise ValueError(f'method: expected "hmc" or "mala", got {method!r}')
+    if method not in get_args(Method):
+        raise ValueError(f"method: expected one of {get_args(Method)}, got {method!r}")
     return method
 
 
