@@ -17,7 +17,7 @@ help:
 	@echo "make lint      ruff and pyright"
 	@echo "make mutants   break the engine on purpose and see which test notices"
 	@echo "make bench     benchmarks; with DATA=dir those that need data too"
-	@echo "make docs      where the documentation is"
+	@echo "make docs      the documentation, in site/index.html"
 
 $(BIN)/python:
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'relbo needs Python 3.11 or newer: make PYTHON=/path/to/python')"
@@ -60,5 +60,7 @@ else
 	@echo "make bench DATA=dir runs the benchmarks that need data as well"
 endif
 
-docs:
-	@echo "The pages are in docs/; README.md is the place to start."
+# Warnings are errors.
+docs: $(VENV)/.installed-docs
+	$(BIN)/python -m sphinx -W --keep-going -q docs site
+	@echo "The pages are in site/index.html"

@@ -314,10 +314,10 @@ def refine(
     Args:
         guide: a NumPyro program with a sample statement for each latent site of the model.
         model: the program whose posterior is approximated.
-        kernel, num_steps, entropy, anneal, mode, remat, space, max_step_size,
-            forward_mode_differentiation: as for `AutoRefined`.
-        max_score: as for `Refinement`.
+        kernel, num_steps, entropy, anneal, mode, remat, space: as for `AutoRefined`.
         prefix: of the names of the sampler's parameters.
+        max_step_size, max_score: as for `Refinement`.
+        forward_mode_differentiation: as for `AutoRefined`.
 
     Returns:
         A guide for `SVI`.

@@ -162,8 +162,8 @@ def bidirectional_evidence(
         model: a NumPyro program with proper priors and without factors.
         args, kwargs: its arguments.
         params: values of its parameters, if it has such.
-        num_simulations, num_temperatures, num_chains, num_leapfrogs, target_acceptance,
-            batch_size: as for `bidirectional`.
+        num_simulations, num_temperatures, num_chains: as for `bidirectional`.
+        num_leapfrogs, target_acceptance, batch_size: as for `bidirectional`.
 
     Returns:
         A `Bidirectional`.

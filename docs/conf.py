@@ -1,0 +1,49 @@
+"""How the pages are built: `make docs`, warnings are errors, nothing is fetched."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "_extensions"))
+
+import relbo
+
+project = "relbo"
+release = version = relbo.__version__
+copyright = "the authors of relbo, Apache-2.0"
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "docstrings",
+    "links",
+    "mathml",
+]
+
+myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
+myst_heading_anchors = 3
+
+autodoc_typehints = "none"
+autodoc_member_order = "bysource"
+autodoc_inherit_docstrings = False
+autodoc_preserve_defaults = True
+autodoc_default_options = {"members": True}
+python_maximum_signature_line_length = 78
+default_role = "py:obj"
+napoleon_use_rtype = False
+add_module_names = False
+toc_object_entries = False
+
+html_theme = "furo"
+html_title = "relbo"
+html_math_renderer = "mathml"
+html_static_path = ["_static"]
+html_css_files = ["relbo.css"]
+html_show_sourcelink = False
+html_copy_source = False
+html_theme_options = {"navigation_with_keys": True}
+pygments_style = "friendly"
+pygments_dark_style = "monokai"
+copybutton_exclude = ".linenos, .gp, .go"
+exclude_patterns = ["_extensions"]
