@@ -2,10 +2,12 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import jax
 import pytest
 
 from relbo import cli
 from relbo.experiments import EXPERIMENTS, Options, Outcome
+from relbo.experiments._metrics import read_metrics
 
 
 @pytest.fixture
@@ -80,14 +82,76 @@ def test_an_output_directory_that_is_a_file_is_wrong_input(runs, tmp_path, capsy
     assert not runs
 
 
-@pytest.mark.parametrize("error", [RuntimeError("broken inside"), KeyboardInterrupt()])
-def test_a_failure_is_code_1(monkeypatch, tmp_path, capsys, error):
-    def run(directory, options):
-        raise error
-
+def put_in_place(monkeypatch, run):
     monkeypatch.setattr(cli.importlib, "import_module", lambda _: SimpleNamespace(run=run))
-    assert cli.main(["reproduce", "funnel", "--out", str(tmp_path)]) == 1
-    assert capsys.readouterr().err.splitlines()[-1].startswith("relbo: funnel: ")
+
+
+def test_a_failure_is_code_1_and_the_next_experiment_runs(monkeypatch, tmp_path, capsys):
+    seen = []
+
+    def run(directory, options):
+        seen.append(directory.name)
+        raise RuntimeError("broken inside")
+
+    put_in_place(monkeypatch, run)
+    assert cli.main(["reproduce", "funnel", "hmm", "--out", str(tmp_path)]) == 1
+    assert seen == ["funnel", "hmm"]
+    assert capsys.readouterr().err.splitlines()[-1].startswith("relbo: hmm: failed")
+
+
+@pytest.mark.parametrize("given", [[], ["--resume"]])
+def test_an_interrupt_stops_everything_and_says_how_to_go_on(
+    monkeypatch, tmp_path, capsys, given
+):
+    seen = []
+
+    def run(directory, options):
+        seen.append(directory.name)
+        raise KeyboardInterrupt
+
+    put_in_place(monkeypatch, run)
+    argv = ["reproduce", "all", "--out", str(tmp_path), *given]
+    assert cli.main(argv) == 1
+    assert len(seen) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert (
+        last == f"relbo: interrupted; to go on: relbo reproduce all --out {tmp_path} --resume"
+    )
+
+
+def test_all_means_every_experiment(runs, tmp_path):
+    assert cli.main(["reproduce", "all", "--resume", "--out", str(tmp_path)]) == 0
+    assert [directory.name for directory, _ in runs] == list(EXPERIMENTS)
+    assert all(options.resume for _, options in runs)
+
+
+def test_a_broken_metrics_file_is_wrong_input(monkeypatch, tmp_path, capsys):
+    def run(directory, options):
+        read_metrics(directory / "metrics.json")
+
+    put_in_place(monkeypatch, run)
+    assert cli.main(["reproduce", "funnel", "--out", str(tmp_path)]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "metrics.json" in line
+
+
+def test_the_doctor_says_that_all_is_well_here(capsys):
+    assert cli.main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert out.endswith("Everything works.\n")
+    assert all(word in out for word in ("jax", "memory", "devices", "x64", "compiled"))
+
+
+def test_the_doctor_goes_on_after_what_fails_and_says_what_to_do(monkeypatch, capsys):
+    def no_device():
+        raise RuntimeError("no GPU\nand much more")
+
+    monkeypatch.setattr(jax, "devices", no_device)
+    assert cli.main(["doctor"]) == 1
+    out = capsys.readouterr().out
+    assert "RuntimeError: no GPU\n" in out
+    assert "JAX_PLATFORMS=cpu" in out
+    assert "x64" in out
 
 
 def test_help_draws_nothing_in():

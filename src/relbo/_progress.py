@@ -8,6 +8,9 @@ from contextlib import contextmanager
 Report = Callable[..., None]
 """Takes the name of the phase, how much of it is done, and what to say besides."""
 
+Done = Callable[[str], None]
+"""Takes the name of a piece of work that is done."""
+
 
 @contextmanager
 def progress_bar(show: bool) -> Iterator[Report]:
@@ -19,6 +22,44 @@ def progress_bar(show: bool) -> Iterator[Report]:
             yield report
     else:
         yield _plain_lines()
+
+
+@contextmanager
+def counted(label: str, total: int) -> Iterator[Done]:
+    """Progress in `total` pieces; call what it gives with a piece's name when that is done.
+
+    A bar on a terminal; elsewhere a line a piece, with an estimate of the time left.
+    """
+    if sys.stderr.isatty():
+        with _rich_bar() as report:
+            report(label, 0.0)
+            done = iter(range(1, total + 1))
+            yield lambda name: report(label, next(done) / total, name)
+    else:
+        yield _plain_count(label, total)
+
+
+def _plain_count(label: str, total: int) -> Done:
+    begin = last = time.monotonic()
+    number = 0
+
+    def done(name: str) -> None:
+        nonlocal last, number
+        now, number = time.monotonic(), number + 1
+        left = (now - begin) / number * (total - number)
+        estimate = f", about {duration(left)} left" if number < total else ""
+        print(f"{label}: {name}: {duration(now - last)}{estimate}", flush=True)
+        last = now
+
+    return done
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them."""
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes / 60:.1f} h"
 
 
 @contextmanager
@@ -48,13 +89,17 @@ def _rich_bar() -> Iterator[Report]:
 def _plain_lines(every: float = 10.0) -> Report:
     """A line when a phase ends, and now and then on the way."""
     last = {"time": time.monotonic()}
+    begin: dict[str, float] = {}
 
     def report(phase: str, fraction: float, note: str = "") -> None:
         now = time.monotonic()
+        begin.setdefault(phase, now)
         if fraction >= 1.0 or now - last["time"] > every:
             last["time"] = now
-            print(
-                f"relbo: {phase} {fraction:4.0%} {note}".rstrip(), file=sys.stderr, flush=True
-            )
+            said = f"relbo: {phase} {fraction:4.0%} {note}".rstrip()
+            if 0.0 < fraction < 1.0:
+                left = (now - begin[phase]) * (1.0 - fraction) / fraction
+                said += f", about {duration(left)} left"
+            print(said, file=sys.stderr, flush=True)
 
     return report

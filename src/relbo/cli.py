@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from relbo._progress import duration
 from relbo.experiments import EXPERIMENTS, Options
+from relbo.experiments._metrics import MetricsError
 
 DONE, FAILED, WRONG_INPUT = 0, 1, 2
 
@@ -29,11 +31,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = _parser().parse_args(argv)
     except SystemExit as stop:
         return int(stop.code or DONE)
-    if arguments.command == "list":
-        return _list()
-    if arguments.command == "fit":
-        return _fit(arguments)
-    return _reproduce(arguments, shlex.join(["relbo", *argv]))
+    typed = shlex.join(["relbo", *argv])
+    run = {
+        "list": lambda: _list(),
+        "fit": lambda: _fit(arguments),
+        "reproduce": lambda: _reproduce(arguments, typed),
+        "report": lambda: _report(arguments.directory),
+        "doctor": lambda: _doctor(),
+    }
+    return run[arguments.command]()
 
 
 def _parser() -> _Parser:
@@ -46,6 +52,13 @@ def _parser() -> _Parser:
     commands.add_parser("list", help="list the experiments")
     _add_fit(commands)
     _add_reproduce(commands)
+    _add_report(commands)
+    commands.add_parser(
+        "doctor",
+        help="see whether everything works here",
+        description="Says what is installed and whether a small compiled run works.",
+        epilog="Exit codes: 0 all works, 1 something does not (and what to do).",
+    )
     return parser
 
 
@@ -106,12 +119,14 @@ def _add_reproduce(commands: Any) -> None:
         "reproduce",
         help="run experiments of the paper and write their numbers and figures",
         description="Runs experiments; each writes DIR/NAME/metrics.json and its figures.",
+        epilog="Example: relbo reproduce all --protocol both --resume. Ctrl-C stops; the same "
+        "command with --resume goes on. Exit codes: 0 done, 1 failed, 2 wrong input.",
     )
     reproduce.add_argument(
         "names",
         nargs="+",
         metavar="NAME",
-        help="an experiment: " + ", ".join(EXPERIMENTS),
+        help="an experiment, or all of them: " + ", ".join(["all", *EXPERIMENTS]),
     )
     reproduce.add_argument(
         "--protocol",
@@ -131,6 +146,27 @@ def _add_reproduce(commands: Any) -> None:
         default=Path("relbo-out"),
         metavar="DIR",
         help="where the results go (default: %(default)s)",
+    )
+    reproduce.add_argument(
+        "--resume",
+        action="store_true",
+        help="keep what the same code has run in DIR with the same options and packages",
+    )
+
+
+def _add_report(commands: Any) -> None:
+    report = commands.add_parser(
+        "report",
+        help="make one page of the results in a directory",
+        description="Reads every DIR/NAME/metrics.json, the figures beside it and what `relbo "
+        "fit` left in DIR, and writes DIR/report.html: one page that needs nothing else.",
+        epilog="Example: relbo report relbo-out. Exit codes: 0 done, 1 failed, 2 wrong input.",
+    )
+    report.add_argument(
+        "directory",
+        type=Path,
+        metavar="DIR",
+        help="where the results are: the --out of relbo reproduce",
     )
 
 
@@ -200,7 +236,8 @@ def _fit(arguments: argparse.Namespace) -> int:
 
 
 def _reproduce(arguments: argparse.Namespace, command: str) -> int:
-    unknown = [name for name in arguments.names if name not in EXPERIMENTS]
+    names = list(EXPERIMENTS) if "all" in arguments.names else arguments.names
+    unknown = [name for name in arguments.names if name not in ("all", *EXPERIMENTS)]
     if unknown:
         return _complain(
             f"no experiment called {', '.join(unknown)}: there is {', '.join(EXPERIMENTS)}"
@@ -215,30 +252,52 @@ def _reproduce(arguments: argparse.Namespace, command: str) -> int:
         quick=arguments.quick,
         num_seeds=arguments.seeds,
         command=command,
+        resume=arguments.resume,
     )
-    codes = [
-        _run(name, arguments.out / name, options) for name in dict.fromkeys(arguments.names)
-    ]
-    return max(codes)
+    try:
+        return max([_run(name, arguments.out / name, options) for name in dict.fromkeys(names)])
+    except KeyboardInterrupt:
+        again = command if arguments.resume else f"{command} --resume"
+        print(f"relbo: interrupted; to go on: {again}", file=sys.stderr)
+        return FAILED
 
 
 def _run(name: str, directory: Path, options: Options) -> int:
     start = time.perf_counter()
     try:
         outcome = importlib.import_module(EXPERIMENTS[name].module).run(directory, options)
-    except KeyboardInterrupt:
-        print(f"relbo: {name}: interrupted", file=sys.stderr)
-        return FAILED
+    except MetricsError as error:
+        return _complain(f"{error}; move it away, or give another --out")
     except Exception:
+        # One experiment that fails must not take the others of a long night with it.
         traceback.print_exc()
         print(f"relbo: {name}: failed", file=sys.stderr)
         return FAILED
-    print(f"\n{name}: done in {time.perf_counter() - start:.0f} s")
+    print(f"\n{name}: done in {duration(time.perf_counter() - start)}")
     print(f"numbers: {outcome.metrics}")
     for figure in outcome.figures:
         if figure.suffix == ".png":
             print(f"picture: {figure} (and .svg)")
     return DONE
+
+
+def _report(directory: Path) -> int:
+    from relbo.report import ReportError, write_report
+
+    try:
+        page = write_report(directory)
+    except ReportError as error:
+        return _complain(f"report: {error}")
+    except OSError as error:
+        return _complain(f"report: {directory}: cannot be written to ({error.strerror})")
+    print(f"report: {page}")
+    return DONE
+
+
+def _doctor() -> int:
+    from relbo.commands.doctor import run
+
+    return DONE if run() else FAILED
 
 
 def _complain(message: str) -> int:

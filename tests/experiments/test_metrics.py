@@ -3,8 +3,9 @@ import math
 
 import pytest
 
-from relbo.experiments import _metrics
+from relbo.experiments import Options, _metrics
 from relbo.experiments._metrics import (
+    MetricsError,
     Record,
     begin_run,
     markdown_table,
@@ -36,7 +37,7 @@ def record(protocol="sound", row="T=0", **changes):
 def test_what_is_written_is_read(tmp_path):
     path = tmp_path / "funnel" / "metrics.json"
     records = [record("paper", paper=1.011), record("sound", value=None, stderr=None)]
-    written = write_metrics(path, records, begin_run("relbo reproduce funnel"))
+    written = write_metrics(path, records, begin_run(Options(command="relbo reproduce funnel")))
     assert read_metrics(path) == written
     assert written.records == records
     assert not path.with_suffix(".json.tmp").exists()
@@ -44,9 +45,10 @@ def test_what_is_written_is_read(tmp_path):
 
 def test_the_file_has_the_agreed_form(tmp_path):
     path = tmp_path / "metrics.json"
-    write_metrics(path, [record()], begin_run("relbo reproduce funnel"))
+    write_metrics(path, [record()], begin_run(Options(command="relbo reproduce funnel")))
     content = json.loads(path.read_text())
-    assert {"command", "commit", "versions", "date", "records"} <= content.keys()
+    assert {"command", "commit", "versions", "date", "machine", "records"} <= content.keys()
+    assert {"platform", "processor", "cpus", "memory_gb"} <= content["machine"].keys()
     assert content["command"] == "relbo reproduce funnel"
     assert content["records"] == [record()._asdict()]
 
@@ -54,19 +56,36 @@ def test_the_file_has_the_agreed_form(tmp_path):
 def test_a_protocol_replaces_its_own_records_only(tmp_path):
     path = tmp_path / "metrics.json"
     paper, old, new = record("paper"), record("sound", "old"), record("sound", "new")
-    write_metrics(path, [paper, old], begin_run("first"))
-    metrics = write_metrics(path, [new], begin_run("second"))
+    write_metrics(path, [paper, old], begin_run(Options(command="first")))
+    metrics = write_metrics(path, [new], begin_run(Options(command="second")))
     assert metrics.records == [paper, new]
     assert metrics.head["command"] == "second"
     assert metrics.head["runs"]["paper"]["command"] == "first"
     assert metrics.head["runs"]["sound"]["command"] == "second"
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"records": [{"row": 1}], "runs": {}}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"records": [{"row": 1}], "runs": {}}',
+        '{"records": [], "runs": {"a": 1}}',
+    ],
+)
 def test_another_file_is_refused_by_name(tmp_path, text):
     path = tmp_path / "metrics.json"
     path.write_text(text)
     with pytest.raises(ValueError, match=r"metrics\.json: not a metrics file"):
+        read_metrics(path)
+
+
+def test_a_text_in_place_of_a_number_is_refused(tmp_path):
+    path = tmp_path / "metrics.json"
+    content = {"records": [record(value="<b>1</b>")._asdict()], "runs": {}}
+    path.write_text(json.dumps(content))
+    with pytest.raises(MetricsError, match="no number"):
         read_metrics(path)
 
 

@@ -29,6 +29,8 @@ class Options(NamedTuple):
     """`None` for the experiment's own number."""
     command: str = ""
     """What was typed, for the record."""
+    resume: bool = False
+    """Keep the protocols that were run before by the same code with the same options."""
 
 
 class Outcome(NamedTuple):

@@ -1,5 +1,6 @@
 """Every experiment's `metrics.json`: written, read and printed here."""
 
+import hashlib
 import json
 import math
 import subprocess
@@ -9,7 +10,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from relbo.experiments import Protocol
+from relbo._machine import describe_machine
+from relbo.experiments import Options, Protocol
 
 _PACKAGES = ("relbo", "jax", "jaxlib", "equinox", "optax", "numpyro", "numpy")
 
@@ -34,11 +36,15 @@ class Record(NamedTuple):
     seconds: float
 
 
+class MetricsError(ValueError):
+    """A file that should be a `metrics.json` is not."""
+
+
 class Metrics(NamedTuple):
     """A `metrics.json` as read."""
 
     head: dict[str, Any]
-    """command, commit, versions and date of the last run; `runs` has them by protocol."""
+    """What `begin_run` wrote of the last run; `runs` has it by protocol."""
     records: list[Record]
 
 
@@ -54,14 +60,24 @@ def mean_and_stderr(values: Sequence[float]) -> tuple[float | None, float | None
     return mean, math.sqrt(variance / number)
 
 
-def begin_run(command: str) -> dict[str, Any]:
+def begin_run(options: Options) -> dict[str, Any]:
     """What is to be known of a run, read before it: the clone may move on meanwhile."""
     return {
-        "command": command,
+        "command": options.command,
         "commit": source_commit(),
         "versions": package_versions(),
+        "machine": describe_machine(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "quick": options.quick,
+        "num_seeds": options.num_seeds,
+        "source": source_fingerprint(),
     }
+
+
+def is_same_run(before: dict[str, Any], now: dict[str, Any]) -> bool:
+    """Whether a run would only repeat the numbers of one before it."""
+    decisive = ("quick", "num_seeds", "source", "versions")
+    return all(name in before and before[name] == now[name] for name in decisive)
 
 
 def write_metrics(path: Path, records: Iterable[Record], run: dict[str, Any]) -> Metrics:
@@ -93,11 +109,23 @@ def read_metrics(path: Path) -> Metrics:
     """Reads what `write_metrics` wrote."""
     try:
         head = json.loads(path.read_text())
-        records = [Record(**record) for record in head.pop("records")]
-        head["runs"].items()
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path}: not a metrics file of relbo ({error})") from error
+        records = [_checked(Record(**record)) for record in head.pop("records")]
+        if not all(isinstance(run, dict) for run in head["runs"].values()):
+            raise TypeError("a run is no object")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise MetricsError(f"{path}: not a metrics file of relbo ({error})") from error
     return Metrics(head, records)
+
+
+def _checked(record: Record) -> Record:
+    numbers = (record.value, record.stderr, record.paper, record.seconds, record.seeds)
+    for number in numbers:
+        if not (number is None or isinstance(number, int | float)):
+            raise TypeError(f"{number!r} is no number")
+    for text in (record.experiment, record.protocol, record.row, record.metric):
+        if not isinstance(text, str):
+            raise TypeError(f"{text!r} is no text")
+    return record
 
 
 def markdown_table(records: Iterable[Record]) -> str:
@@ -128,6 +156,15 @@ def package_versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def source_fingerprint() -> str:
+    """Of relbo's own files: a commit misses what is not committed, and wheels have none."""
+    package = Path(__file__).resolve().parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        digest.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def source_commit() -> str | None:

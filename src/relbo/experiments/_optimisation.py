@@ -20,16 +20,12 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
+from relbo._progress import counted
 from relbo.experiments import Options, Outcome, Protocol
 from relbo.experiments._curves import LossCurve, draw_curves
-from relbo.experiments._metrics import (
-    Record,
-    begin_run,
-    markdown_table,
-    mean_and_stderr,
-    write_metrics,
-)
+from relbo.experiments._metrics import Record, mean_and_stderr
 from relbo.experiments._points import Climber, LogDensity, Recipe
+from relbo.experiments._run import run_protocols
 
 NUM_STEPS = (0, 1, 2)
 PAPER_LEARNING_RATE = 0.05
@@ -70,41 +66,48 @@ class _Trained(NamedTuple):
     def gradients_per_iteration(self) -> int:
         return self.recipe.num_steps + 1
 
+    @property
+    def curve(self) -> LossCurve:
+        return LossCurve(
+            _label(self.recipe),
+            self.losses,
+            self.seconds_per_iteration,
+            self.gradients_per_iteration,
+        )
+
 
 def run(problem: Problem, settings: Settings, directory: Path, options: Options) -> Outcome:
     """Runs the protocols asked for and writes their numbers and figures to `directory`."""
     if options.num_seeds is not None:
         settings = settings._replace(num_seeds=options.num_seeds)
-    directory.mkdir(parents=True, exist_ok=True)
-    this_run = begin_run(options.command)
     climber = Climber(problem.logdensity_fn, settings.num_iterations)
-    records, figures = [], []
-    for protocol in options.protocols:
-        if protocol == "paper":
-            recipes = [Recipe(t, PAPER_LEARNING_RATE, problem.step_size) for t in NUM_STEPS]
-        else:
-            recipes = [_choose(climber, problem, settings, t) for t in NUM_STEPS]
-        trained = [_train(climber, problem, settings, recipe) for recipe in recipes]
-        records += _records(problem, protocol, settings, trained)
-        curves = [
-            LossCurve(
-                _label(each.recipe),
-                each.losses,
-                each.seconds_per_iteration,
-                each.gradients_per_iteration,
-            )
-            for each in trained
-        ]
-        figures += draw_curves(
+
+    def run_protocol(protocol: Protocol) -> tuple[list[Record], list[Path]]:
+        trained = _train_all(climber, problem, settings, protocol)
+        figures = draw_curves(
             directory / f"{protocol}_loss",
-            curves,
+            [each.curve for each in trained],
             "negative log-likelihood",
             f"{problem.title}, {protocol} protocol",
         )
-    metrics = directory / "metrics.json"
-    write_metrics(metrics, records, this_run)
-    print(markdown_table(records))
-    return Outcome(metrics, tuple(figures))
+        return list(_records(problem, protocol, settings, trained)), figures
+
+    return run_protocols(directory, options, run_protocol)
+
+
+def _train_all(
+    climber: Climber, problem: Problem, settings: Settings, protocol: Protocol
+) -> list[_Trained]:
+    trained = []
+    with counted(f"{problem.name}, {protocol}", len(NUM_STEPS)) as done:
+        for num_steps in NUM_STEPS:
+            if protocol == "paper":
+                recipe = Recipe(num_steps, PAPER_LEARNING_RATE, problem.step_size)
+            else:
+                recipe = _choose(climber, problem, settings, num_steps)
+            trained.append(_train(climber, problem, settings, recipe))
+            done(_label(recipe))
+    return trained
 
 
 def starts(problem: Problem, purpose: str, number: int) -> PyTree:
@@ -138,9 +141,7 @@ def _train(climber: Climber, problem: Problem, settings: Settings, recipe: Recip
     points = starts(problem, "report", settings.num_seeds)
     losses = np.asarray(climber.fit(points, recipe).losses)
     each = climber.seconds_per_iteration(points, recipe)
-    seconds = time.perf_counter() - begin
-    print(f"{problem.name}: {_label(recipe)}: {seconds:.0f} s", flush=True)
-    return _Trained(recipe, losses, each, seconds)
+    return _Trained(recipe, losses, each, time.perf_counter() - begin)
 
 
 def _records(

@@ -23,6 +23,7 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree, Scalar
 from numpyro.infer.util import log_density
 
+from relbo._progress import Done, counted
 from relbo.data import MonthlySeries, load_co2
 from relbo.evaluate import (
     AbstractRealForecast,
@@ -38,15 +39,10 @@ from relbo.evaluate import (
 from relbo.experiments import Options, Outcome, Protocol
 from relbo.experiments._forecast_figures import Band, draw_fans, draw_rolling, draw_states
 from relbo.experiments._importance import importance_draws
-from relbo.experiments._metrics import (
-    Record,
-    begin_run,
-    markdown_table,
-    mean_and_stderr,
-    write_metrics,
-)
+from relbo.experiments._metrics import Record, mean_and_stderr
 from relbo.experiments._points import Climber, Recipe
 from relbo.experiments._posterior import posterior_draws
+from relbo.experiments._run import run_protocols
 from relbo.experiments._structural_peer import NOT_INSTALLED, is_installed, peer_forecast
 from relbo.models import LinearGaussian, StructuralModel, dlm, local_linear_trend, seasonal
 
@@ -93,18 +89,18 @@ def run(directory: Path, options: Options) -> Outcome:
     settings = QUICK if options.quick else FULL
     if options.num_seeds is not None:
         settings = settings._replace(num_seeds=options.num_seeds)
-    directory.mkdir(parents=True, exist_ok=True)
-    this_run = begin_run(options.command)
-    records, figures = [], []
-    for protocol in options.protocols:
-        run_protocol = {"paper": _run_paper, "sound": _run_sound}[protocol]
-        scored, new_figures = run_protocol(directory, settings)
-        records += [record for each in scored for record in _records(protocol, each)]
-        figures += new_figures
-    metrics = directory / "metrics.json"
-    write_metrics(metrics, records, this_run)
-    print(markdown_table(records))
-    return Outcome(metrics, tuple(figures))
+
+    def run_protocol(protocol: Protocol) -> tuple[list[Record], list[Path]]:
+        run_one = {"paper": _run_paper, "sound": _run_sound}[protocol]
+        with counted(f"co2, {protocol}", _num_rows(protocol, settings)) as done:
+            scored, figures = run_one(directory, settings, done)
+        return [record for each in scored for record in _records(protocol, each)], figures
+
+    return run_protocols(directory, options, run_protocol)
+
+
+def _num_rows(protocol: Protocol, settings: Settings) -> int:
+    return 2 if protocol == "paper" else 4 + settings.with_exact
 
 
 def scores(forecast: AbstractRealForecast, observed: np.ndarray) -> dict[str, float]:
@@ -169,7 +165,9 @@ def draw_log_scales(key: PRNGKeyArray) -> dict[str, Array]:
     return {name: 0.1 * jr.normal(k) for name, k in zip(names, jr.split(key, 4), strict=True)}
 
 
-def _run_paper(directory: Path, settings: Settings) -> tuple[list[Scored], list[Path]]:
+def _run_paper(
+    directory: Path, settings: Settings, done: Done
+) -> tuple[list[Scored], list[Path]]:
     series = load_co2().since(FIRST_MONTH)
     window = standardise(series)
     starts = jax.vmap(draw_log_scales)(jr.split(jr.key(0), settings.num_seeds))
@@ -202,7 +200,7 @@ def _run_paper(directory: Path, settings: Settings) -> tuple[list[Scored], list[
                 PAPER[f"T={recipe.num_steps}"],
             )
         )
-        print(f"co2: {row}: {scored[-1].seconds:.0f} s", flush=True)
+        done(row)
         centre = float(np.mean(series.values))
         fans[row] = _in_ppm(forecasts[0], window.unit, centre)
     shown = series.months[: TRAIN + AHEAD], series.values[: TRAIN + AHEAD]
@@ -222,11 +220,13 @@ def _in_ppm(forecast: NormalForecast, unit: float, centre: float) -> NormalForec
 # The sound protocol.
 
 
-def _run_sound(directory: Path, settings: Settings) -> tuple[list[Scored], list[Path]]:
+def _run_sound(
+    directory: Path, settings: Settings, done: Done
+) -> tuple[list[Scored], list[Path]]:
     whole = load_co2()
     origin = int(np.searchsorted(whole.months, np.datetime64(FIRST_MONTH)))
     origins = window_origins(len(whole.values), settings.num_windows)
-    scored, rolling = _rolling(whole, [origin, *origins], settings)
+    scored, rolling = _rolling(whole, [origin, *origins], settings, done)
     train, ahead = _window(whole, origin)
     model = StructuralModel(PERIOD)
     others: dict[str, Callable[[], AbstractRealForecast]] = {
@@ -244,7 +244,7 @@ def _run_sound(directory: Path, settings: Settings) -> tuple[list[Scored], list[
         begin = time.perf_counter()
         one = scores(make(), ahead)
         seconds = time.perf_counter() - begin
-        print(f"co2: {row}: {seconds:.0f} s", flush=True)
+        done(row)
         scored.append(Scored(f"{row}, paper's window", _by_metric([one]), "ppm", seconds, {}))
     months = slice(origin, origin + TRAIN + AHEAD)
     fans = {name: forecasts[0] for name, forecasts in rolling.items() if name in (PEER, OURS)}
@@ -262,7 +262,7 @@ def _run_sound(directory: Path, settings: Settings) -> tuple[list[Scored], list[
 
 
 def _rolling(
-    whole: MonthlySeries, origins: list[int], settings: Settings
+    whole: MonthlySeries, origins: list[int], settings: Settings, done: Done
 ) -> tuple[list[Scored], dict[str, list[AbstractRealForecast]]]:
     """Forecasts of every window by every method; the first one is the paper's."""
     rows = {
@@ -284,7 +284,7 @@ def _rolling(
     scored, forecasts = [], {}
     for row, (make, estimator) in rows.items():
         if row == PEER and not is_installed():
-            print(f"co2: {row}: {NOT_INSTALLED}", flush=True)
+            done(f"{row}: {NOT_INSTALLED}")
             scored.append(Scored(row, {"MAE": []}, NOT_INSTALLED, 0.0, {}))
             continue
         begin = time.perf_counter()
@@ -294,7 +294,7 @@ def _rolling(
             for forecast, o in zip(forecasts[row], origins, strict=True)
         ]
         seconds = time.perf_counter() - begin
-        print(f"co2: {row}: {seconds:.0f} s", flush=True)
+        done(row)
         scored.append(
             Scored(
                 f"{row}, paper's window", _by_metric(each[:1]), f"ppm; {estimator}", seconds, {}

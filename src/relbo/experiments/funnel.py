@@ -9,7 +9,7 @@ step's reverse kernel is counted, which is a bound.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ import optax
 from jaxtyping import Array, Float
 
 from relbo._parameters import PerStep
+from relbo._progress import counted
 from relbo.bases import DiagonalNormal
 from relbo.entropy import (
     AbstractEntropy,
@@ -40,13 +41,8 @@ from relbo.experiments._fit import (
     fit_seeds,
 )
 from relbo.experiments._funnel_figures import Cloud, Curve, draw_clouds, draw_losses
-from relbo.experiments._metrics import (
-    Record,
-    begin_run,
-    markdown_table,
-    mean_and_stderr,
-    write_metrics,
-)
+from relbo.experiments._metrics import Record, mean_and_stderr
+from relbo.experiments._run import run_protocols
 from relbo.kernels import SGD, SGLD, Underdamped
 from relbo.models import FUNNEL_SCALE, funnel_logdensity
 from relbo.refinement import Refinement
@@ -107,18 +103,10 @@ def run(directory: Path, options: Options) -> Outcome:
     settings = QUICK if options.quick else FULL
     if options.num_seeds is not None:
         settings = settings._replace(num_seeds=options.num_seeds)
-    directory.mkdir(parents=True, exist_ok=True)
-    this_run = begin_run(options.command)
-    records, figures = [], []
-    for protocol in options.protocols:
-        run_protocol = {"paper": _run_paper, "sound": _run_sound}[protocol]
-        new_records, new_figures = run_protocol(directory, settings)
-        records += new_records
-        figures += new_figures
-    metrics = directory / "metrics.json"
-    write_metrics(metrics, records, this_run)
-    print(markdown_table(records))
-    return Outcome(metrics, tuple(figures))
+    protocols = {"paper": _run_paper, "sound": _run_sound}
+    return run_protocols(
+        directory, options, lambda protocol: protocols[protocol](directory, settings)
+    )
 
 
 def paper_rows(settings: Settings) -> list[Row]:
@@ -177,13 +165,14 @@ def sound_rows(settings: Settings) -> list[Row]:
 
 
 def _run_paper(directory: Path, settings: Settings) -> tuple[list[Record], list[Path]]:
-    optimiser = optax.adam(0.1)
-    trained = {
-        row.name: _train(
-            row, settings, optimiser, settings.paper_iterations, snapshot=PAPER_ITERATION
-        )
-        for row in paper_rows(settings)
-    }
+    trained = _train_all(
+        "paper",
+        paper_rows(settings),
+        settings,
+        optax.adam(0.1),
+        settings.paper_iterations,
+        snapshot=PAPER_ITERATION,
+    )
     records = [record for each in trained.values() for record in _paper_records(each, settings)]
     curves = [Curve(name, jnp.asarray(each.fit.losses)) for name, each in trained.items()]
     chosen = [trained["T=0"], trained["T=1 SGLD 0.05, Monte Carlo"]]
@@ -202,9 +191,7 @@ def _run_sound(directory: Path, settings: Settings) -> tuple[list[Record], list[
         optax.clip_by_global_norm(100.0),
         optax.adam(optax.cosine_decay_schedule(0.01, iterations)),
     )
-    trained = {
-        row.name: _train(row, settings, optimiser, iterations) for row in sound_rows(settings)
-    }
+    trained = _train_all("sound", sound_rows(settings), settings, optimiser, iterations)
     records = [record for each in trained.values() for record in _sound_records(each, settings)]
     chosen = [trained["T=0"], trained[f"{_REFINED_ROW}, step < 0.1"]]
     elbos = [_mean(each.evaluation.objective) for each in chosen]
@@ -213,6 +200,22 @@ def _run_sound(directory: Path, settings: Settings) -> tuple[list[Record], list[
         for each, elbo in zip(chosen, elbos, strict=True)
     ]
     return records, draw_clouds(directory / "sound_contours", clouds)
+
+
+def _train_all(
+    protocol: Protocol,
+    rows: Sequence[Row],
+    settings: Settings,
+    optimiser: optax.GradientTransformation,
+    num_iterations: int,
+    snapshot: int | None = None,
+) -> dict[str, Trained]:
+    trained = {}
+    with counted(f"funnel, {protocol}", len(rows)) as done:
+        for row in rows:
+            trained[row.name] = _train(row, settings, optimiser, num_iterations, snapshot)
+            done(row.name)
+    return trained
 
 
 def _train(
@@ -235,9 +238,7 @@ def _train(
     )
     evaluation = _evaluate(fit.guides, settings)
     jax.block_until_ready(evaluation)
-    seconds = time.perf_counter() - start
-    print(f"funnel: {row.name}: {seconds:.0f} s", flush=True)
-    return Trained(row, fit, evaluation, seconds)
+    return Trained(row, fit, evaluation, time.perf_counter() - start)
 
 
 def _paper_records(trained: Trained, settings: Settings) -> Iterator[Record]:

@@ -22,19 +22,15 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from relbo._progress import Done, counted
 from relbo.evaluate import CategoricalForecast, accuracy, log_score, predictive_entropy
 from relbo.experiments import Options, Outcome, Protocol
 from relbo.experiments._curves import LossCurve, draw_curves
 from relbo.experiments._forecast_figures import draw_symbol_forecasts
-from relbo.experiments._metrics import (
-    Record,
-    begin_run,
-    markdown_table,
-    mean_and_stderr,
-    write_metrics,
-)
+from relbo.experiments._metrics import Record, mean_and_stderr
 from relbo.experiments._points import Climber, Recipe, best_of
 from relbo.experiments._posterior import posterior_draws
+from relbo.experiments._run import run_protocols
 from relbo.experiments.hmm import NUM_STATES, NUM_SYMBOLS, chain, draw_logits
 from relbo.models import HiddenMarkov, hidden_markov_model
 
@@ -77,18 +73,18 @@ def run(directory: Path, options: Options) -> Outcome:
     settings = QUICK if options.quick else FULL
     if options.num_seeds is not None:
         settings = settings._replace(num_seeds=options.num_seeds)
-    directory.mkdir(parents=True, exist_ok=True)
-    this_run = begin_run(options.command)
-    records, figures = [], []
-    for protocol in options.protocols:
-        run_protocol = {"paper": _run_paper, "sound": _run_sound}[protocol]
-        scored, new_figures = run_protocol(directory, settings)
-        records += [record for each in scored for record in _records(protocol, each)]
-        figures += new_figures
-    metrics = directory / "metrics.json"
-    write_metrics(metrics, records, this_run)
-    print(markdown_table(records))
-    return Outcome(metrics, tuple(figures))
+
+    def run_protocol(protocol: Protocol) -> tuple[list[Record], list[Path]]:
+        run_one = {"paper": _run_paper, "sound": _run_sound}[protocol]
+        with counted(f"hmm-forecast, {protocol}", _num_rows(protocol, settings)) as done:
+            scored, figures = run_one(directory, settings, done)
+        return [record for each in scored for record in _records(protocol, each)], figures
+
+    return run_protocols(directory, options, run_protocol)
+
+
+def _num_rows(protocol: Protocol, settings: Settings) -> int:
+    return 1 + len(settings.step_sizes) if protocol == "paper" else 3
 
 
 def logdensity(logits: PyTree) -> Array:
@@ -111,7 +107,9 @@ def scores(predictive: CategoricalForecast) -> dict[str, float]:
     }
 
 
-def _run_paper(directory: Path, settings: Settings) -> tuple[list[Scored], list[Path]]:
+def _run_paper(
+    directory: Path, settings: Settings, done: Done
+) -> tuple[list[Scored], list[Path]]:
     starts = _starts(settings.num_seeds)
     plain = Recipe(0, PAPER_LEARNING_RATE)
     longest = Climber(logdensity, PAPER_EPOCHS[0])
@@ -138,7 +136,7 @@ def _run_paper(directory: Path, settings: Settings) -> tuple[list[Scored], list[
                     PAPER[f"T={recipe.num_steps}"] if is_papers else {},
                 )
             )
-        print(f"hmm-forecast: {recipe.name}: {time.perf_counter() - begin:.0f} s", flush=True)
+        done(recipe.name)
     figures = draw_curves(
         directory / "paper_loss",
         curves,
@@ -148,7 +146,9 @@ def _run_paper(directory: Path, settings: Settings) -> tuple[list[Scored], list[
     return scored, figures
 
 
-def _run_sound(directory: Path, settings: Settings) -> tuple[list[Scored], list[Path]]:
+def _run_sound(
+    directory: Path, settings: Settings, done: Done
+) -> tuple[list[Scored], list[Path]]:
     climber = Climber(logdensity, settings.sound_iterations)
     number = settings.num_seeds * settings.num_restarts
     starts = _starts(number)
@@ -177,7 +177,7 @@ def _run_sound(directory: Path, settings: Settings) -> tuple[list[Scored], list[
         shown[name] = forecast(jax.tree.map(lambda leaf: leaf[0], best))
         losses = np.asarray(fit.losses)[: settings.num_seeds]
         curves.append(LossCurve(recipe.name, losses, each, recipe.num_steps + 1))
-        print(f"hmm-forecast: {name}: {scored[-1].seconds:.0f} s", flush=True)
+        done(name)
     begin = time.perf_counter()
     whole = posterior_forecast(settings.num_draws)
     name = "exact posterior, flat Dirichlet priors"
@@ -190,6 +190,7 @@ def _run_sound(directory: Path, settings: Settings) -> tuple[list[Scored], list[
             {},
         )
     )
+    done(name)
     shown[name] = whole
     figures = draw_curves(
         directory / "sound_loss",
