@@ -1,4 +1,4 @@
-"""Docstrings are written in Markdown with dollars for formulas; autodoc reads another markup."""
+"""Docstrings are Markdown with dollars for formulas; autodoc reads another markup."""
 
 import re
 from typing import Any

@@ -118,13 +118,19 @@ def read_metrics(path: Path) -> Metrics:
 
 
 def _checked(record: Record) -> Record:
-    numbers = (record.value, record.stderr, record.paper, record.seconds, record.seeds)
-    for number in numbers:
+    """A file may come from anywhere: what is read further on must be what it says it is."""
+    for number in (record.value, record.stderr, record.paper):
         if not (number is None or isinstance(number, int | float)):
             raise TypeError(f"{number!r} is no number")
-    for text in (record.experiment, record.protocol, record.row, record.metric):
+    for number in (record.seconds, record.seeds):
+        if not isinstance(number, int | float):
+            raise TypeError(f"{number!r} is no number")
+    names = (record.experiment, record.protocol, record.row, record.metric, record.estimator)
+    for text in names:
         if not isinstance(text, str):
             raise TypeError(f"{text!r} is no text")
+    if not (record.valid_bound is None or isinstance(record.valid_bound, bool)):
+        raise TypeError(f"{record.valid_bound!r} is neither true nor false")
     return record
 
 

@@ -37,6 +37,8 @@ from relbo.evaluate import (
     predictive_entropy,
 )
 from relbo.experiments import Options, Outcome, Protocol
+from relbo.experiments._co2_story import PAPER_UNIT
+from relbo.experiments._co2_story import STORY as STORY
 from relbo.experiments._forecast_figures import Band, draw_fans, draw_rolling, draw_states
 from relbo.experiments._importance import importance_draws
 from relbo.experiments._metrics import Record, mean_and_stderr
@@ -48,8 +50,6 @@ from relbo.models import LinearGaussian, StructuralModel, dlm, local_linear_tren
 
 TRAIN, AHEAD, PERIOD, SPACING = 120, 24, 12, 14
 FIRST_MONTH = "1966-01"
-PAPER_UNIT = 25.6
-"""The standard deviation in ppm of the paper's whole series, in whose units it reports."""
 PAPER = {
     "T=0": {"MAE": 0.270, "predictive entropy": 2.537, "interval score": 15.247},
     "T=1": {"MAE": 0.239, "predictive entropy": 2.401, "interval score": 13.461},

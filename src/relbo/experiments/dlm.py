@@ -13,10 +13,13 @@ from jaxtyping import Array, PRNGKeyArray, Scalar
 from relbo.experiments import Options, Outcome
 from relbo.experiments._optimisation import FULL, QUICK, Problem
 from relbo.experiments._optimisation import run as run_problem
+from relbo.experiments._optimisation_story import optimisation_story
 from relbo.models import LinearGaussian
 
 SERIES_LENGTH = 100
 TRUE_SCALE = 1.0
+
+STORY = optimisation_story("a dynamic linear model", "the Kalman filter")
 
 
 def run(directory: Path, options: Options) -> Outcome:

@@ -41,6 +41,7 @@ from relbo.experiments._fit import (
     fit_seeds,
 )
 from relbo.experiments._funnel_figures import Cloud, Curve, draw_clouds, draw_losses
+from relbo.experiments._funnel_story import STORY as STORY
 from relbo.experiments._metrics import Record, mean_and_stderr
 from relbo.experiments._run import run_protocols
 from relbo.kernels import SGD, SGLD, Underdamped

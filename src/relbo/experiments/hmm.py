@@ -14,12 +14,15 @@ from jaxtyping import Array, Float, PRNGKeyArray, Scalar
 from relbo.experiments import Options, Outcome
 from relbo.experiments._optimisation import FULL, QUICK, Problem
 from relbo.experiments._optimisation import run as run_problem
+from relbo.experiments._optimisation_story import optimisation_story
 from relbo.models import HiddenMarkov
 
 NUM_STATES = NUM_SYMBOLS = 5
 SERIES_LENGTH = 200
 
 Logits = dict[str, Float[Array, "..."]]
+
+STORY = optimisation_story("a hidden Markov model", "the forward algorithm")
 
 
 def run(directory: Path, options: Options) -> Outcome:

@@ -27,6 +27,7 @@ from relbo.evaluate import CategoricalForecast, accuracy, log_score, predictive_
 from relbo.experiments import Options, Outcome, Protocol
 from relbo.experiments._curves import LossCurve, draw_curves
 from relbo.experiments._forecast_figures import draw_symbol_forecasts
+from relbo.experiments._hmm_forecast_story import STORY as STORY
 from relbo.experiments._metrics import Record, mean_and_stderr
 from relbo.experiments._points import Climber, Recipe, best_of
 from relbo.experiments._posterior import posterior_draws
