@@ -11,7 +11,7 @@ export JAX_PLATFORMS ?= cpu
 .PHONY: help demo test test-all bench docs lint mutants
 
 help:
-	@echo "make demo      install, run the funnel experiment quickly, say where the picture is"
+	@echo "make demo      install, run three experiments and a fit quickly, say where the report is"
 	@echo "make test      install what the tests need and run them"
 	@echo "make test-all  the same with the slow ones"
 	@echo "make lint      ruff and pyright"
@@ -35,7 +35,9 @@ $(VENV)/.installed-%: pyproject.toml scripts/dependency_group.py $(VENV)/.instal
 	@touch $@
 
 demo: $(VENV)/.installed-relbo
-	$(BIN)/relbo reproduce funnel --quick --protocol both --out $(OUT)
+	$(BIN)/relbo reproduce funnel co2 hmm-forecast --quick --protocol both --out $(OUT)
+	$(BIN)/relbo fit examples/eight_schools.py:model --data examples/eight_schools.json --out $(OUT)/eight_schools
+	$(BIN)/relbo report $(OUT)
 
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n 2
@@ -53,6 +55,7 @@ mutants: $(VENV)/.installed-test
 
 bench: $(VENV)/.installed-test
 	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/imports.py
 ifneq ($(DATA),)
 	$(BIN)/python benchmarks/densities.py --data-dir $(DATA)
 	$(BIN)/python benchmarks/evidence.py --data-dir $(DATA)
