@@ -138,6 +138,10 @@ def _empty(directory):
     pass
 
 
+def _one_too_deep(directory):
+    (directory / "metrics.json").write_text("{}")
+
+
 def _broken(directory):
     (write_experiment(directory) / "metrics.json").write_text('{"records": [')
 
@@ -153,7 +157,9 @@ def _no_text(directory):
     (write_experiment(directory) / "paper_loss.svg").write_bytes(b"\xff\xfe\x00")
 
 
-@pytest.mark.parametrize("make", [_nothing, _empty, _broken, _of_other_types, _no_text])
+@pytest.mark.parametrize(
+    "make", [_nothing, _empty, _one_too_deep, _broken, _of_other_types, _no_text]
+)
 def test_wrong_input_is_one_line_and_code_2(tmp_path, capsys, make):
     directory = tmp_path / "out"
     directory.mkdir()

@@ -79,15 +79,18 @@ def read_results(directory: Path) -> Results:
     ran = [_read_experiment(path.parent) for path in sorted(directory.glob("*/metrics.json"))]
     fitted = [_read_fit(path.parent) for path in sorted(directory.glob("*/summary.txt"))]
     if not ran and not fitted:
-        raise ReportError(
-            f"{directory}: no results (no */metrics.json of relbo reproduce, no */summary.txt "
-            "of relbo fit)"
-        )
+        raise ReportError(f"{directory}: {_why_nothing(directory)}")
     order = list(EXPERIMENTS)
     ran.sort(key=lambda each: order.index(each.name) if each.name in order else len(order))
     present = {each.name for each in ran}
     missing = [_missing(name) for name in EXPERIMENTS if name not in present]
     return Results(directory, ran, missing, fitted)
+
+
+def _why_nothing(directory: Path) -> str:
+    if (directory / "metrics.json").exists() or (directory / "summary.txt").exists():
+        return "the results of one run: give the directory above it"
+    return "no results (no */metrics.json of relbo reproduce, no */summary.txt of relbo fit)"
 
 
 def _read_experiment(directory: Path) -> Ran:
