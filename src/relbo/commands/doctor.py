@@ -25,9 +25,9 @@ def run() -> bool:
     for check in (_versions, _machine, _memory, _devices, _precision, _compiled_run):
         for finding in _guarded(check):
             well = well and not finding.advice
-            print(f"{'fails' if finding.advice else 'ok':<6}{finding.name:<12}{finding.text}")
+            print(f"{'fails' if finding.advice else 'ok':<6}{finding.name:<14}{finding.text}")
             if finding.advice:
-                print(f"{'':<18}{finding.advice}")
+                print(f"{'':<20}{finding.advice}")
     print("Everything works." if well else "Something does not work: see above.")
     return well
 
@@ -124,6 +124,6 @@ _ADVICE: dict[Callable[[], Iterator[Finding]], str] = {
     _memory: _REINSTALL,
     _devices: "JAX finds no device: set JAX_PLATFORMS=cpu, or install it for the accelerator.",
     _precision: _REINSTALL,
-    _compiled_run: "JAX compiles wrongly here: compare the versions above with pyproject.toml, "
+    _compiled_run: "JAX compiles wrongly here: run pip check, compare the versions above, "
     "and set JAX_PLATFORMS=cpu to see whether it is the accelerator.",
 }
