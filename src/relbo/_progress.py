@@ -31,7 +31,8 @@ def counted(label: str, total: int) -> Iterator[Done]:
     A bar on a terminal; elsewhere a line a piece, with an estimate of the time left.
     """
     if sys.stderr.isatty():
-        with _rich_bar() as report:
+        # A piece may take minutes.
+        with _rich_bar(memory=24 * 3600.0) as report:
             report(label, 0.0)
             done = iter(range(1, total + 1))
             yield lambda name: report(label, next(done) / total, name)
@@ -63,7 +64,8 @@ def duration(seconds: float) -> str:
 
 
 @contextmanager
-def _rich_bar() -> Iterator[Report]:
+def _rich_bar(memory: float = 30.0) -> Iterator[Report]:
+    """A bar that estimates the time left from the last `memory` seconds."""
     # Only those who see it wait for its import.
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -75,7 +77,8 @@ def _rich_bar() -> Iterator[Report]:
         TimeRemainingColumn(compact=True, elapsed_when_finished=True),
         TextColumn("{task.fields[note]}"),
     )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, speed_estimate_period=memory) as bar:
         tasks: dict[str, int] = {}
 
         def report(phase: str, fraction: float, note: str = "") -> None:
