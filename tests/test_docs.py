@@ -1,26 +1,47 @@
-"""Every code block of the documentation runs, page by page; what the README shows is so."""
+"""Every code block of the documentation runs, page by page; what the pages show is so."""
 
 import re
 import subprocess
 import sys
+import types
+from importlib import import_module
+from inspect import ismodule
 from pathlib import Path
 
 import jax
 import pytest
 
+import registry
 import relbo
+import test_laws
+from relbo.validity import _verdict
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+REFERENCE = "\n".join(page.read_text() for page in sorted((DOCS / "api").glob("*.md")))
+WORDS_ONLY = {"index", "experiments"}
+MODULES = ("relbo", "relbo.kernels", "relbo.evaluate", "relbo.models", "relbo.data")
 
 
-@pytest.mark.slow
+def code_of(page: Path) -> str:
+    return "\n".join(BLOCK.findall(page.read_text()))
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_code_blocks_run(page):
-    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
-    assert blocks
+    code = code_of(page)
+    assert bool(code) == (page.stem not in WORDS_ONLY)
     with jax.numpy_rank_promotion("allow"):
-        exec(compile("\n".join(blocks), page.name, "exec"), {})
+        exec(compile(code, page.name, "exec"), {})
+
+
+def test_no_block_escapes_the_test():
+    """Other languages are shown, not run: what looks like Python must be marked as such."""
+    for page in PAGES:
+        languages = set(re.findall(r"^```(\S+)", page.read_text(), re.MULTILINE))
+        assert languages <= {"python", "bash", "{toctree}", "{include}"}, page.name
 
 
 @pytest.mark.slow
@@ -35,5 +56,111 @@ def test_engine_example_beats_its_base():
     assert -0.72 < float(run.stdout.split()[1]) < 0.0
 
 
-def test_readme_prints_the_validity_table_as_it_is():
-    assert relbo.validity_table() in (ROOT / "README.md").read_text()
+@pytest.mark.parametrize("page", [ROOT / "README.md", DOCS / "choosing.md"], ids=str)
+def test_pages_print_the_validity_table_as_it_is(page):
+    assert relbo.validity_table() in page.read_text()
+
+
+def test_choices_by_purpose_say_which_are_bounds():
+    table = (DOCS / "choosing.md").read_text().split("## By purpose")[1].split("\n\n")[1]
+    rows = [row.strip("| ").split(" | ") for row in table.splitlines()[2:]]
+    assert len(rows) >= 8
+    for _, kernel, entropy, verdict in rows:
+        kernel, entropy = (eval(cell.strip("`"), vars(relbo)) for cell in (kernel, entropy))
+        assert _verdict(kernel, entropy, 8) == verdict
+
+
+def public_names() -> list[str]:
+    return [
+        f"{module}.{name}"
+        for module in MODULES
+        for name, value in vars(import_module(module)).items()
+        if not name.startswith("_") and not ismodule(value)
+    ]
+
+
+def test_reference_has_every_public_name():
+    listed = set(re.findall(r"^\.\. auto\w+:: (\S+)", REFERENCE, re.MULTILINE))
+    objects = [_named(name) for name in listed]
+    # What `relbo.kernels` exports may be listed as `relbo.SGD`: it is the same thing.
+    missing = [
+        name
+        for name in public_names()
+        if name not in listed and not any(_named(name) is thing for thing in objects)
+    ]
+    assert not missing
+
+
+def test_public_names_have_docstrings():
+    for name in public_names():
+        thing = _named(name)
+        if isinstance(thing, type | types.FunctionType):
+            assert (thing.__doc__ or "").strip(), name
+            # What a named tuple or a dataclass gets by itself is its signature.
+            assert not thing.__doc__.startswith(f"{thing.__name__}("), name
+
+
+def _named(name: str):
+    parts = name.split(".")
+    for size in range(len(parts) - 1, 0, -1):
+        try:
+            thing = import_module(".".join(parts[:size]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[size:]:
+            thing = getattr(thing, part)
+        return thing
+    raise LookupError(name)
+
+
+LAWS = (
+    "test_no_step_is_the_base",
+    "test_modes_agree_on_the_value",
+    "test_gradients_match_finite_differences",
+    "test_positions_may_be_any_pytree",
+    "test_numerical_failure_has_a_name_and_keeps_the_last_good_position",
+)
+
+
+@pytest.fixture(scope="module")
+def written_by_a_reader():
+    """The classes of the page on extending, from its code alone."""
+    names: dict = {"__name__": "extending"}
+    for block in BLOCK.findall((DOCS / "extending.md").read_text()):
+        # The blocks that define something, and not those that compute.
+        if re.search(r"^class ", block, re.MULTILINE):
+            exec(block.split("\n\n\nmean, error")[0], names)
+        elif block.startswith("import jax\n"):
+            exec("import jax", names)
+    return names
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize(
+    ("kernel", "account"),
+    [("TamedLangevin", "reverse-kernel"), ("NormalisedAscent", "change-of-variables")],
+)
+def test_kernels_of_the_page_obey_the_laws(
+    law, kernel, account, written_by_a_reader, monkeypatch
+):
+    monkeypatch.setitem(registry.KERNELS, kernel, written_by_a_reader[kernel])
+    with jax.enable_x64("gradients" in law):
+        getattr(test_laws, law)(kernel, account)
+
+
+def test_account_of_the_page_obeys_the_laws(written_by_a_reader, monkeypatch):
+    monkeypatch.setitem(
+        registry.ACCOUNTS, "stretched", written_by_a_reader["StretchedGaussian"]
+    )
+    test_laws.test_no_step_is_the_base("sgd", "stretched")
+    test_laws.test_modes_agree_on_the_value("sgd", "stretched")
+
+
+@pytest.mark.slow
+def test_site_builds_without_a_warning_and_without_a_network(tmp_path):
+    pytest.importorskip("furo", reason="the docs group is not installed: make docs")
+    build = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", DOCS, tmp_path]
+    subprocess.run(build, check=True)
+    fetched = re.compile(r'<(?:script|link|img)[^>]*(?:src|href)="(?:https?:)?//')
+    for page in tmp_path.rglob("*.html"):
+        assert not fetched.search(page.read_text()), page.name
