@@ -72,7 +72,7 @@ def test_without_statsmodels_the_row_says_so(monkeypatch, tmp_path):
     monkeypatch.setattr(co2, "is_installed", lambda: False)
     monkeypatch.setattr(co2, "_posterior_forecasts", _flat_forecasts)
     whole = load_co2()
-    scored, forecasts = co2._rolling(whole, [84, 0, 14], co2.QUICK)
+    scored, forecasts = co2._rolling(whole, [84, 0, 14], co2.QUICK, lambda _: None)
     missing = [each for each in scored if each.row == co2.PEER]
     assert "pip install" in missing[0].estimator
     assert co2.PEER not in forecasts

@@ -82,13 +82,16 @@ def _one_series(
         value = logdensity(model, call, jr.key(0), unravel(flat), {})
         return jnp.where(jnp.isnan(value), -jnp.inf, value)
 
-    start_key, last_key, choice_key, *round_keys = jr.split(key, _NUM_ROUNDS + 2)
-    prior = jax.vmap(from_prior)(jr.split(start_key, 500))
-    proposal = _moments(prior, jnp.full(500, 1.0 / 500))
-    for round_key in round_keys:
-        points, log_weights = _weigh(round_key, proposal, log_prob, num_weighed // 5)
+    def adapt(proposal: _Proposal, key: PRNGKeyArray) -> tuple[_Proposal, None]:
+        points, log_weights = _weigh(key, proposal, log_prob, num_weighed // 5)
         cap = jnp.sort(log_weights)[-_LARGEST_KEPT]
-        proposal = _moments(points, jax.nn.softmax(jnp.minimum(log_weights, cap)))
+        return _moments(points, jax.nn.softmax(jnp.minimum(log_weights, cap))), None
+
+    keys = jr.split(key, _NUM_ROUNDS + 2)
+    start_key, last_key, choice_key = keys[:3]
+    prior = jax.vmap(from_prior)(jr.split(start_key, 500))
+    # In a loop of the program's, since the density is long to compile.
+    proposal, _ = jax.lax.scan(adapt, _moments(prior, jnp.full(500, 1.0 / 500)), keys[3:])
     points, log_weights = _weigh(last_key, proposal, log_prob, num_weighed)
     weights = jax.nn.softmax(log_weights)
     chosen = points[_systematic(choice_key, weights, num_draws)]

@@ -57,6 +57,7 @@ PAPER = {
 PAPER_EPOCHS = {0: 10, 1: 4}
 PEER = "statsmodels UnobservedComponents"
 OURS = "posterior"
+_RANDOM_WALK = "posterior, level a random walk"
 
 
 class Settings(NamedTuple):
@@ -67,10 +68,14 @@ class Settings(NamedTuple):
     num_draws: int
     with_exact: bool
     """Whether to sample the paper's window exactly as well."""
+    with_random_walk: bool = True
+    """Whether to forecast with the paper's local linear trend as well."""
+    num_weighed: int = 2_000
+    """Draws that are weighed for those that are kept."""
 
 
 FULL = Settings(10, 24, 500, True)
-QUICK = Settings(3, 4, 200, False)
+QUICK = Settings(3, 4, 200, False, with_random_walk=False, num_weighed=800)
 
 
 class Scored(NamedTuple):
@@ -100,7 +105,7 @@ def run(directory: Path, options: Options) -> Outcome:
 
 
 def _num_rows(protocol: Protocol, settings: Settings) -> int:
-    return 2 if protocol == "paper" else 4 + settings.with_exact
+    return 2 if protocol == "paper" else 3 + settings.with_random_walk + settings.with_exact
 
 
 def scores(forecast: AbstractRealForecast, observed: np.ndarray) -> dict[str, float]:
@@ -265,12 +270,12 @@ def _rolling(
     whole: MonthlySeries, origins: list[int], settings: Settings, done: Done
 ) -> tuple[list[Scored], dict[str, list[AbstractRealForecast]]]:
     """Forecasts of every window by every method; the first one is the paper's."""
-    rows = {
+    rows: dict[str, tuple[Callable[[], list[AbstractRealForecast]], str]] = {
         OURS: (
             lambda: _posterior_forecasts(whole, origins, StructuralModel(PERIOD), settings),
             f"mixture over {settings.num_draws} draws, adaptive importance sampling",
         ),
-        "posterior, level a random walk": (
+        _RANDOM_WALK: (
             lambda: _posterior_forecasts(
                 whole, origins, StructuralModel(PERIOD, forgetting=False), settings
             ),
@@ -281,6 +286,8 @@ def _rolling(
             "maximum likelihood",
         ),
     }
+    if not settings.with_random_walk:
+        del rows[_RANDOM_WALK]
     scored, forecasts = [], {}
     for row, (make, estimator) in rows.items():
         if row == PEER and not is_installed():
@@ -317,7 +324,13 @@ def _posterior_forecasts(
     whole: MonthlySeries, origins: list[int], model: StructuralModel, settings: Settings
 ) -> list[AbstractRealForecast]:
     series = jnp.asarray(np.stack([_window(whole, origin)[0] for origin in origins]))
-    found = importance_draws(jr.key(4), model, series, num_draws=settings.num_draws)
+    found = importance_draws(
+        jr.key(4),
+        model,
+        series,
+        num_draws=settings.num_draws,
+        num_weighed=settings.num_weighed,
+    )
     print(f"co2: the fewest effective draws of a window: {float(jnp.min(found.effective)):.0f}")
 
     @jax.jit
@@ -385,7 +398,8 @@ def _draw_window_states(
 ) -> list[Path]:
     """Level, slope and season of the paper's window at the middle of the posterior."""
     values = jnp.asarray(_window(whole, origin)[0])
-    found = importance_draws(jr.key(4), model, values[None], num_draws=200)
+    # The middle is all that is wanted of them.
+    found = importance_draws(jr.key(4), model, values[None], num_draws=200, num_weighed=800)
     middle = {name: jnp.median(draws[0]) for name, draws in found.draws.items()}
     process = model.process(middle, values)
     moments = {"filtered": process.filter(values), "smoothed": process.smooth(values)}

@@ -78,7 +78,7 @@ FULL = Settings(
 )
 QUICK = Settings(
     num_seeds=3,
-    sound_iterations=500,
+    sound_iterations=300,
     evaluation_draws=20_000,
     paper_step_sizes=(0.05,),
     sound_langevin_steps=(8,),
