@@ -1,5 +1,6 @@
 """Formulas as MathML, made when the pages are built: no script, no font, no network."""
 
+import re
 from html import escape
 
 from docutils import nodes
@@ -10,6 +11,9 @@ from sphinx.util import logging
 from sphinx.writers.html5 import HTML5Translator
 
 LOGGER = logging.getLogger(__name__)
+SPELLINGS = {r"\dots": r"\ldots", ":=": r"\coloneqq "}  # what docutils knows
+APPLIED = re.compile(r"<mo>&ApplyFunction;</mo>(?!\s*<mo[^>]*>\()")
+SPACE = '<mspace width="0.17em"></mspace>'
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
@@ -33,9 +37,12 @@ def _block(self: HTML5Translator, node: nodes.math_block) -> None:
 
 
 def _mathml(node: nodes.Element, *, as_block: bool) -> str:
-    text = node.astext().replace(r"\dots", r"\ldots")  # docutils knows only the latter
+    text = node.astext()
+    for printed, known in SPELLINGS.items():
+        text = text.replace(printed, known)
     try:
-        return tex2mathml(text, as_block=as_block)
+        # Browsers leave no room between a function's name and its argument.
+        return APPLIED.sub(SPACE, tex2mathml(text, as_block=as_block))
     except MathError as error:
         LOGGER.warning("formula: %s: %s", error, text, location=node)
         return f"<code>{escape(text)}</code>"
