@@ -8,7 +8,7 @@ DATA ?=
 export JAX_PLATFORMS ?= cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all bench docs lint mutants
+.PHONY: help demo demo-fit test test-all bench docs lint mutants
 
 help:
 	@echo "make demo      install, run three experiments and a fit quickly, say where the report is"
@@ -34,10 +34,16 @@ $(VENV)/.installed-%: pyproject.toml scripts/dependency_group.py $(VENV)/.instal
 	@rm $@.txt
 	@touch $@
 
+# Most of a quick run is compilation, which takes one core: two runs at a time.
 demo: $(VENV)/.installed-relbo
-	$(BIN)/relbo reproduce funnel co2 hmm-forecast --quick --protocol both --out $(OUT)
-	$(BIN)/relbo fit examples/eight_schools.py:model --data examples/eight_schools.json --out $(OUT)/eight_schools
+	@$(MAKE) --no-print-directory --jobs=2 demo-funnel demo-co2 demo-hmm-forecast demo-fit
 	$(BIN)/relbo report $(OUT)
+
+demo-fit: $(VENV)/.installed-relbo
+	$(BIN)/relbo fit examples/eight_schools.py:model --data examples/eight_schools.json --out $(OUT)/eight_schools
+
+demo-%: $(VENV)/.installed-relbo
+	$(BIN)/relbo reproduce $* --quick --protocol both --out $(OUT)
 
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n 2
