@@ -51,6 +51,12 @@ class _Start(NamedTuple):
     """The indices of the plates that the base opened."""
 
 
+class _LogQ(dist.Unit):
+    """A factor whose gradient counts; TraceGraph_ELBO drops that of NumPyro's own in a guide."""
+
+    reparametrized_params = ["log_factor"]  # noqa: RUF012
+
+
 class AbstractRefinedGuide(AutoGuide):
     """What the refined guides share: a base is run, its draw refined, the result emitted."""
 
@@ -408,7 +414,9 @@ class AbstractRefinedGuide(AutoGuide):
     def _emit(self, refined: Refined, start: _Start) -> dict[str, Array]:
         """Hands the refined values to NumPyro as sites, and log q as a factor."""
         log_q = start.scale * refined.log_q + start.fixed_log_q
-        numpyro.factor(f"{self.prefix}_log_q", log_q)
+        factor = _LogQ(log_q)
+        name = f"{self.prefix}_log_q"
+        numpyro.sample(name, factor, obs=factor.sample(None), infer={"is_auxiliary": True})
         values = {**start.fixed, **self._unpack(refined.position)}
         plates = self._plates(start)
         result = {}

@@ -10,6 +10,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from numpyro import handlers
+from numpyro.distributions import Unit
 from numpyro.primitives import Messenger
 
 from relbo._chains import Chains, Ensemble
@@ -440,7 +441,7 @@ class _Unobserved(Messenger):
 
 
 def _is_factor(site: dict[str, Any]) -> bool:
-    return type(site["fn"]).__name__ == "Unit"
+    return isinstance(site["fn"], Unit)
 
 
 def _flattened(chains: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -57,11 +57,10 @@ def base_elbos():
     return get
 
 
-def trained(name, **options):
+def trained(name, num_iterations=3000, **options):
     program, evidence = PROGRAMS[name]
     guide = relbo.AutoRefined(program, **options)
-    # The law is about trained guides: a sampler needs longer than its base to settle.
-    params = fit(program, guide, num_iterations=3000)
+    params = fit(program, guide, num_iterations=num_iterations)
     assert guide.bound.valid is not False
     mean, error = mean_and_error(elbos(program, guide, params, num_draws=10_000))
     assert mean < evidence() + 4 * error
@@ -72,7 +71,9 @@ def trained(name, **options):
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_between_the_base_and_the_evidence(name, sampler, base_elbos):
-    mean, error = trained(name, num_steps=2, **SAMPLERS[sampler])
+    # The law is about trained guides, and a sampler needs longer than its base to settle: on
+    # "normal", where the base is exact, 3000 iterations leave 0.005 nats.
+    mean, error = trained(name, num_iterations=10_000, num_steps=2, **SAMPLERS[sampler])
     base, base_error = base_elbos(name)
     assert mean > base - 4 * np.hypot(error, base_error)
 

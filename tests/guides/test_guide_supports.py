@@ -64,7 +64,6 @@ def below(data):
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="large first steps on a narrow posterior train slowly", strict=False)
 def test_uniform_normal_with_a_support_reparameterised():
     guide = relbo.AutoRefined(below, num_steps=2)
     # Its base alone is there after 1000: the steps slow the training down.

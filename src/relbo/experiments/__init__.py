@@ -45,6 +45,9 @@ EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
         "funnel": Experiment(
             "relbo.experiments.funnel", "a 2-D funnel: refined guides against log Z = 0"
         ),
+        "tuning": Experiment(
+            "relbo.experiments.tuning", "a learned step size: is a long run worth more with it?"
+        ),
         "hmm": Experiment(
             "relbo.experiments.hmm", "a hidden Markov model: is a refined point reached sooner?"
         ),

@@ -30,6 +30,8 @@ class Fit(NamedTuple):
 
     guides: Guide
     losses: Float[Array, "seeds iterations"]
+    watched: PyTree = None
+    """What was watched, along leading axes `[seeds, iterations]`."""
 
 
 class Evaluation(NamedTuple):
@@ -53,6 +55,7 @@ def fit_seeds(
     num_iterations: int,
     num_draws: int,
     snapshot: int | None = None,
+    watch: Callable[[Guide], PyTree] | None = None,
 ) -> Fit:
     """Maximises the refined objective of `guide` once for each key.
 
@@ -64,6 +67,7 @@ def fit_seeds(
         num_iterations: how many updates.
         num_draws: draws an update.
         snapshot: return the guides after this many updates instead of after the last.
+        watch: of the guide, what is to be recorded after each update.
     """
     params, static = eqx.partition(guide, eqx.is_inexact_array)
     # A batch of draws may hold one that failed; such an update is left out.
@@ -81,18 +85,21 @@ def fit_seeds(
         loss, grads = jax.value_and_grad(loss_fn)(params, key)
         updates, state = optimiser.update(grads, state, params)
         params = optax.apply_updates(params, updates)
-        return (params, state), (loss, None if snapshot is None else params)
+        seen = None if watch is None else watch(eqx.combine(params, static))
+        return (params, state), (loss, None if snapshot is None else params, seen)
 
-    def fit(key: Key[Array, ""]) -> tuple[PyTree, Array]:
+    def fit(key: Key[Array, ""]) -> tuple[PyTree, Array, PyTree]:
         start = (params, optimiser.init(params))
-        (end, _), (losses, history) = jax.lax.scan(update, start, jr.split(key, num_iterations))
+        (end, _), (losses, history, seen) = jax.lax.scan(
+            update, start, jr.split(key, num_iterations)
+        )
         if snapshot is not None:
             last = snapshot - 1
             end = jax.tree.map(lambda leaf: leaf[last], history)
-        return end, losses
+        return end, losses, seen
 
-    end, losses = jax.jit(jax.vmap(fit))(keys)
-    return Fit(eqx.combine(end, static), losses)
+    end, losses, watched = jax.jit(jax.vmap(fit))(keys)
+    return Fit(eqx.combine(end, static), losses, watched)
 
 
 def evaluate_seeds(

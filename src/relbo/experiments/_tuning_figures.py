@@ -1,0 +1,70 @@
+"""Figures of the tuning experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from relbo.experiments._figures import BLUE, ORANGE, VERMILION, new_figure, save_figure
+
+
+class Panel(NamedTuple):
+    """One target's part of a figure."""
+
+    name: str
+    step_sizes: np.ndarray
+    """`[seeds, iterations]`."""
+    with_start: np.ndarray
+    """`[seeds, grid]`."""
+    without_start: np.ndarray
+    learned: np.ndarray
+    """`[seeds]`."""
+
+
+def draw_step_sizes(stem: Path, panels: Sequence[Panel]) -> list[Path]:
+    """How the step size moved during training."""
+    figure = new_figure(10.5, 3.4)
+    for axes, panel in zip(figure.subplots(1, len(panels), sharey=True), panels, strict=True):
+        iterations = np.arange(1, panel.step_sizes.shape[1] + 1)
+        axes.plot(iterations, panel.step_sizes.T, color=BLUE, alpha=0.3, lw=0.7)
+        axes.plot(iterations, panel.step_sizes.mean(axis=0), color=BLUE, lw=2.0)
+        axes.set_yscale("log")
+        _label(axes, panel.name, "iterations")
+    figure.axes[0].set_ylabel("step size")
+    return save_figure(figure, stem)
+
+
+def draw_worth(stem: Path, panels: Sequence[Panel], grid: Sequence[float]) -> list[Path]:
+    """What a run is worth, against its step size."""
+    figure = new_figure(10.5, 3.8)
+    for axes, panel in zip(figure.subplots(1, len(panels)), panels, strict=True):
+        for values, colour, label in (
+            (panel.with_start, BLUE, "learned start"),
+            (panel.without_start, ORANGE, "start not learned"),
+        ):
+            axes.plot(grid, values.T, color=colour, alpha=0.3, lw=0.7)
+            axes.plot(grid, values.mean(axis=0), color=colour, lw=2.0, marker="o", label=label)
+        axes.plot(
+            panel.step_sizes[:, -1],
+            panel.learned,
+            "*",
+            color=VERMILION,
+            ms=11,
+            label="learned start and step",
+        )
+        axes.set_xscale("log")
+        axes.set_ylim(bottom=0)
+        _label(axes, panel.name, "step size")
+    figure.axes[0].set_ylabel("independent draws\nper 1000 gradients")
+    handles = figure.axes[0].get_legend_handles_labels()[0]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
+    return save_figure(figure, stem)
+
+
+def _label(axes: object, title: str, below: str) -> None:
+    axes.set_title(title, fontsize=10)  # type: ignore[attr-defined]
+    axes.set_xlabel(below)  # type: ignore[attr-defined]
+    axes.spines[["top", "right"]].set_visible(False)  # type: ignore[attr-defined]
