@@ -1,8 +1,10 @@
 """Every code block of the documentation runs, page by page; what the pages show is so."""
 
 import re
+import shlex
 import subprocess
 import sys
+import textwrap
 import types
 from importlib import import_module
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 import registry
 import relbo
 import test_laws
+from relbo.cli import main
 from relbo.validity import _verdict
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -41,6 +44,23 @@ def test_no_block_escapes_the_test():
     for page in PAGES:
         languages = set(re.findall(r"^```(\S+)", page.read_text(), re.MULTILINE))
         assert languages <= {"python", "bash", "{toctree}", "{include}"}, page.name
+
+
+def test_command_of_the_page_runs(tmp_path, monkeypatch):
+    page = (DOCS / "fit.md").read_text()
+    for name in ("schools.py", "schools.json"):
+        shown = re.search(rf"^    # {name}\n((?:    .*\n|\n)+)", page, re.MULTILINE)
+        assert shown
+        (tmp_path / name).write_text(textwrap.dedent(shown[1].split("    # ")[0]))
+    command = re.search(r"^```bash\nrelbo (.*)\n```", page, re.MULTILINE)
+    assert command
+    monkeypatch.chdir(tmp_path)
+    x64 = jax.config.jax_enable_x64
+    try:
+        assert main(shlex.split(command[1])) == 0
+    finally:
+        jax.config.update("jax_enable_x64", x64)
+    assert (tmp_path / "results" / "posterior.npz").exists()
 
 
 @pytest.mark.slow
