@@ -70,12 +70,14 @@ class Settings(NamedTuple):
     """Whether to sample the paper's window exactly as well."""
     with_random_walk: bool = True
     """Whether to forecast with the paper's local linear trend as well."""
+    with_states: bool = True
+    """Whether to draw level, slope and season."""
     num_weighed: int = 2_000
     """Draws that are weighed for those that are kept."""
 
 
 FULL = Settings(10, 24, 500, True)
-QUICK = Settings(3, 4, 200, False, with_random_walk=False, num_weighed=800)
+QUICK = Settings(3, 4, 200, False, with_random_walk=False, with_states=False, num_weighed=800)
 
 
 class Scored(NamedTuple):
@@ -262,7 +264,8 @@ def _run_sound(
         "CO$_2$ (ppm)",
     )
     figures += _draw_rolling_scores(directory, whole, origins, rolling)
-    figures += _draw_window_states(directory, whole, origin, model)
+    if settings.with_states:
+        figures += _draw_window_states(directory, whole, origin, model)
     return scored, figures
 
 
