@@ -52,7 +52,7 @@ class _Start(NamedTuple):
 
 
 class _LogQ(dist.Unit):
-    """A factor whose gradient counts; TraceGraph_ELBO drops that of NumPyro's own in a guide."""
+    """A factor in a guide, whose gradient counts: TraceGraph_ELBO drops that of NumPyro's."""
 
     reparametrized_params = ["log_factor"]  # noqa: RUF012
 

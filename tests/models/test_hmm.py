@@ -12,6 +12,7 @@ from hmmlearn.hmm import CategoricalHMM
 from numpyro.infer.util import log_density
 
 from relbo.models import HiddenMarkov, hidden_markov_model
+from relbo.models._hmm import _log_expect, _scaled_expect
 
 NUM_STATES, NUM_SYMBOLS = 3, 4
 
@@ -239,3 +240,55 @@ def test_wrong_parts_are_named(name, value, message):
 def test_the_forecast_looks_at_least_one_step_ahead():
     with pytest.raises(ValueError, match="num_steps"):
         HiddenMarkov(**random_parts(0)).forecast(np.array([0, 1]), 0)
+
+
+@pytest.mark.parametrize("x64_enabled", [False, True])
+def test_both_ways_of_counting_agree(x64_enabled):
+    """Probabilities as they are, and their logs."""
+    with jax.enable_x64(x64_enabled):
+        model = HiddenMarkov(**random_parts(3))
+        arguments = (model.log_initial, model.log_transition, model._evidence(SERIES, None))
+        scaled, in_logs = (f(*arguments) for f in (_scaled_expect, _log_expect))
+        tolerance = {"rtol": 1e-10} if x64_enabled else {"rtol": 1e-4, "atol": 1e-6}
+        for one, other in zip(jax.tree.leaves(scaled), jax.tree.leaves(in_logs), strict=True):
+            np.testing.assert_allclose(one, other, **tolerance)
+        assert float(jnp.sum(scaled[1].transitions)) == pytest.approx(len(SERIES) - 1, rel=1e-5)
+
+
+def test_one_chain_that_needs_logs_does_not_spoil_a_batch():
+    tiny = 1e-30
+    rare = jnp.array([[1.0, tiny], [tiny, 1.0]])
+    usual = jnp.array([[0.7, 0.3], [0.2, 0.8]])
+    series = np.array([0, 1, 0, 1, 0])
+
+    def value(transition):
+        return HiddenMarkov(jnp.array([0.5, 0.5]), transition, jnp.eye(2)).log_likelihood(
+            series
+        )
+
+    together = jax.vmap(jax.vmap(jax.value_and_grad(value)))(jnp.stack([usual, rare])[None])
+    for number, transition in enumerate((usual, rare)):
+        alone = jax.value_and_grad(value)(transition)
+        for one, other in zip(alone, together, strict=True):
+            np.testing.assert_allclose(one, other[0, number], rtol=1e-5)
+
+
+def test_derivatives_in_both_modes_agree(x64):
+    logits = jnp.log(random_parts(2)["transition"])
+    parts = random_parts(2)
+
+    def value(logits):
+        chain = HiddenMarkov(parts["initial"], jax.nn.softmax(logits), parts["emission"])
+        return chain.log_likelihood(SERIES)
+
+    np.testing.assert_allclose(jax.jacfwd(value)(logits), jax.grad(value)(logits), rtol=1e-9)
+    hessian = jax.hessian(value)(logits).reshape(logits.size, -1)
+    np.testing.assert_allclose(hessian, hessian.T, atol=1e-10)
+
+
+def test_one_symbol_alone(x64):
+    model = HiddenMarkov(**random_parts(0))
+    expected = jnp.exp(model.log_initial) @ jnp.exp(model.log_emission[:, 2])
+    value, slope = jax.value_and_grad(lambda m: m.log_likelihood(np.array([2])))(model)
+    assert float(value) == pytest.approx(float(jnp.log(expected)))
+    assert jnp.all(slope.log_transition == 0)
