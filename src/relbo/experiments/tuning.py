@@ -157,7 +157,7 @@ def _measurer(
             num_particles=settings.num_chains,
         )
         values = jax.vmap(jax.vmap(target.statistics))(path.position)
-        errors = jnp.mean(values, axis=1) - truth.astype(values.dtype)
+        errors = jnp.mean(values, axis=1) - truth.astype(values.dtype)[None]
         draws = variance.astype(values.dtype) / jnp.mean(errors**2, axis=0)
         # A run that left the numbers is worth nothing.
         worst = jnp.min(jnp.nan_to_num(draws, nan=0.0, posinf=0.0))
