@@ -53,7 +53,7 @@ def _runs_of(ran: Ran) -> list[tuple[list[str], dict[str, Any]]]:
 def _seeds(ran: Ran, protocols: list[str]) -> str:
     """The numbers of seeds (or windows) that the rows have."""
     records = ran.metrics.records
-    found = {record.seeds for record in records if record.protocol in protocols}
+    found = {r.seeds for r in records if r.protocol in protocols and r.seeds}
     return ", ".join(map(str, sorted(found)))
 
 
