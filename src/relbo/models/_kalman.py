@@ -17,7 +17,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float, Key, PRNGKeyArray, Scalar
 
 from relbo.models._roots import symmetric_root, triangle
-from relbo.models._scan import scan_over_time
+from relbo.models._scan import Step, scan_over_time
 
 _LOG_2PI = 1.8378770664093453
 
@@ -80,17 +80,11 @@ class Simulated(NamedTuple):
 
 # Compiled here, since a scan that is called as it stands is traced anew at every call.
 @jax.jit
-def log_likelihood(start: Gaussian, parts: Parts, series: Observations) -> Scalar:
-    _, (terms, rows) = _run(start, parts, series)
-    return jnp.sum(terms) + _evidence_about_start(rows.reshape(-1, rows.shape[-1]))
-
-
-@jax.jit
 def kalman_filter(start: Gaussian, parts: Parts, series: Observations) -> Filtered:
     def step(carry: tuple[Given, Array], inputs: tuple) -> tuple[tuple, Filtered]:
         predicted, root = carry
-        seen, here = _at_one_step(parts, inputs)
-        updated, (terms, rows, _) = _update(predicted, seen, here)
+        seen, here = at_one_step(parts, inputs)
+        updated, (terms, rows, _) = update(predicted, seen, here)
         new_root = _add_rows(root, rows)
         # The two differ by what was learnt about u here.
         learnt = _log_det(root) - _log_det(new_root) - 0.5 * new_root[-1, -1] ** 2
@@ -98,9 +92,9 @@ def kalman_filter(start: Gaussian, parts: Parts, series: Observations) -> Filter
         out = Filtered(
             *_marginal(updated, new_root), *_marginal(predicted, root), jnp.sum(terms) + learnt
         )
-        return (_predict(updated, here), emptied), out
+        return (predict(updated, here), emptied), out
 
-    given = _split(start)
+    given = split_start(start)
     root = jnp.eye(given[0].shape[1], dtype=given[0].dtype).at[-1, -1].set(0.0)
     return scan_over_time(step, (given, root), (series, parts.changing))[1]
 
@@ -108,13 +102,13 @@ def kalman_filter(start: Gaussian, parts: Parts, series: Observations) -> Filter
 @jax.jit
 def kalman_smoother(start: Gaussian, parts: Parts, series: Observations) -> Smoothed:
     def forth(predicted: Given, inputs: tuple) -> tuple[Given, tuple]:
-        seen, here = _at_one_step(parts, inputs)
-        updated, (_, rows, gains) = _update(predicted, seen, here)
-        return _predict(updated, here), (updated, rows, gains)
+        seen, here = at_one_step(parts, inputs)
+        updated, (_, rows, gains) = update(predicted, seen, here)
+        return predict(updated, here), (updated, rows, gains)
 
     def back(later: Given, inputs: tuple) -> tuple[Given, Given]:
         (means, covariance), gains, *others = inputs
-        seen, here = _at_one_step(parts, others)
+        seen, here = at_one_step(parts, others)
         # The gradient of log p(what comes later), and minus its expected Hessian.
         score, precision = later
         score = here["transition"].T @ score
@@ -123,9 +117,9 @@ def kalman_smoother(start: Gaussian, parts: Parts, series: Observations) -> Smoo
             means + covariance @ score,
             _symmetric(covariance - covariance @ precision @ covariance),
         )
-        return _reverse_update(_rows(seen, here), gains, (score, precision)), smoothed
+        return _reverse_update(observed_rows(seen, here), gains, (score, precision)), smoothed
 
-    given = _split(start)
+    given = split_start(start)
     _, (updated, rows, gains) = scan_over_time(forth, given, (series, parts.changing))
     inputs = (updated, gains, series, parts.changing)
     nothing = jax.tree.map(jnp.zeros_like, given)
@@ -143,11 +137,11 @@ def kalman_forecast(
     (mean, covariance) = _marginal(given, _root_of_rows(rows.reshape(-1, rows.shape[-1])))
 
     def look(predicted: Given, inputs: tuple) -> tuple[Given, tuple[Array, Array]]:
-        _, here = _at_one_step(after, inputs)
+        _, here = at_one_step(after, inputs)
         loading = here["observation"]
         mean = loading @ predicted[0][:, 0] + here["observation_offset"]
         spread = jnp.sum((loading @ predicted[1]) * loading, axis=1)
-        return _predict(predicted, here), (mean, spread + here["observation_variance"])
+        return predict(predicted, here), (mean, spread + here["observation_variance"])
 
     return jax.lax.scan(look, (mean[:, None], covariance), (steps, after.changing))[1]
 
@@ -157,7 +151,7 @@ def simulate(
     key: PRNGKeyArray, start: Gaussian, parts: Parts, keys: Key[Array, " t"]
 ) -> Simulated:
     def step(state: Array, inputs: tuple) -> tuple[Array, Simulated]:
-        key, here = _at_one_step(parts, inputs)
+        key, here = at_one_step(parts, inputs)
         noise_key, state_key = jr.split(key)
         variance = here["observation_variance"]
         noise = jnp.sqrt(variance) * jr.normal(noise_key, variance.shape, state.dtype)
@@ -168,18 +162,24 @@ def simulate(
     return jax.lax.scan(step, _draw(key, start), (keys, parts.changing))[1]
 
 
-def _run(start: Gaussian, parts: Parts, series: Observations) -> tuple[Given, tuple]:
-    """The state after the last step, log normalisers, and rows of the problem for u."""
+def forward_step(parts: Parts) -> Step:
+    """One step of the filter, with a log normaliser and rows of the problem for u."""
 
     def step(predicted: Given, inputs: tuple) -> tuple[Given, tuple]:
-        seen, here = _at_one_step(parts, inputs)
-        updated, (terms, rows, _) = _update(predicted, seen, here)
-        return _predict(updated, here), (jnp.sum(terms), rows)
+        seen, here = at_one_step(parts, inputs)
+        updated, (terms, rows, _) = update(predicted, seen, here)
+        return predict(updated, here), (jnp.sum(terms), rows)
 
-    return scan_over_time(step, _split(start), (series, parts.changing))
+    return step
 
 
-def _split(start: Gaussian) -> Given:
+def _run(start: Gaussian, parts: Parts, series: Observations) -> tuple[Given, tuple]:
+    """The state after the last step, log normalisers, and rows of the problem for u."""
+    inputs = (series, parts.changing)
+    return scan_over_time(forward_step(parts), split_start(start), inputs)
+
+
+def split_start(start: Gaussian) -> Given:
     mean, covariance = start
     spread = symmetric_root((1.0 - _NARROW) * covariance)
     return jnp.concatenate([mean[:, None], spread], axis=1), _NARROW * covariance
@@ -193,13 +193,13 @@ def _root_of_rows(rows: Float[Array, "r k"]) -> Float[Array, "k k"]:
 
 
 @jax.custom_jvp
-def _evidence_about_start(rows: Float[Array, "r k"]) -> Scalar:
+def evidence_about_start(rows: Float[Array, "r k"]) -> Scalar:
     """log of the integral over u of exp(-|rows (u, -1)|^2 / 2) under its prior."""
     root = _root_of_rows(rows)
     return -_log_det(root) - 0.5 * root[-1, -1] ** 2
 
 
-@_evidence_about_start.defjvp
+@evidence_about_start.defjvp
 def _evidence_jvp(primals: tuple, tangents: tuple) -> tuple[Scalar, Scalar]:
     """Closed, and far cheaper than the derivative of the decomposition."""
     (rows,), (change,) = primals, tangents
@@ -230,12 +230,12 @@ def _marginal(given: Given, root: Float[Array, "k k"]) -> Gaussian:
     return means[:, 0] + spread @ right, covariance + spread @ spread.T
 
 
-def _at_one_step(parts: Parts, inputs: tuple | list) -> tuple:
+def at_one_step(parts: Parts, inputs: tuple | list) -> tuple:
     first, changing = inputs
     return first, {**parts.constant, **changing}
 
 
-def _update(
+def update(
     predicted: Given, seen: Observations, here: dict[str, Array]
 ) -> tuple[Given, tuple[Array, Array, "_Gain"]]:
     """Takes in the numbers observed at one step, one after the other.
@@ -245,7 +245,7 @@ def _update(
     """
     number = seen.values.shape[0]
     return jax.lax.scan(
-        _absorb, predicted, _rows(seen, here), unroll=number if number <= 4 else 1
+        absorb, predicted, observed_rows(seen, here), unroll=number if number <= 4 else 1
     )
 
 
@@ -264,7 +264,7 @@ def _reverse_update(rows: tuple, gains: "_Gain", later: Given) -> Given:
     return jax.lax.scan(give_back, later, (rows, gains), reverse=True)[0]
 
 
-def _predict(updated: Given, here: dict[str, Array]) -> Given:
+def predict(updated: Given, here: dict[str, Array]) -> Given:
     means, covariance = updated
     transition = here["transition"]
     # One product for both: at these sizes it is their number that costs.
@@ -282,12 +282,12 @@ class _Gain(NamedTuple):
     """One over the variance of the surprise; all three are zero where nothing was seen."""
 
 
-def _rows(seen: Observations, here: dict[str, Array]) -> tuple:
+def observed_rows(seen: Observations, here: dict[str, Array]) -> tuple:
     centred = seen.values - here["observation_offset"]
     return centred, seen.observed, here["observation"], here["observation_variance"]
 
 
-def _absorb(state: Given, row: tuple) -> tuple[Given, tuple[Scalar, Array, _Gain]]:
+def absorb(state: Given, row: tuple) -> tuple[Given, tuple[Scalar, Array, _Gain]]:
     """Conditions the state on one number, in Joseph's form.
 
     Beside the state it returns the log normaliser of the number for given u, a row of the

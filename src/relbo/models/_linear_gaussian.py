@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, Scalar
 from relbo.evaluate.scores import NormalForecast
 from relbo.models import _kalman
 from relbo.models._kalman import Filtered, Gaussian, Observations, Parts, Simulated, Smoothed
+from relbo.models._likelihood import log_likelihood
 from relbo.models._series import check_length, check_values, observed_entries
 
 _CONSTANT_NDIM = {
@@ -111,7 +112,7 @@ class LinearGaussian(eqx.Module):
     def log_likelihood(self, series: Array, mask: Array | None = None) -> Scalar:
         """log p(series), the path of the state integrated out exactly."""
         read, parts = self._prepare(series, mask)
-        return _kalman.log_likelihood(self._start, parts, read) + self._nan_if_negative
+        return log_likelihood(self._start, parts, read) + self._nan_if_negative
 
     def filter(self, series: Array, mask: Array | None = None) -> Filtered:
         """Moments of the state given the past, in Joseph's form, which is sound in float32."""
