@@ -56,6 +56,9 @@ def linear(theta: jax.Array) -> Linear:
 
 
 def relbo_dlm(series: jax.Array) -> Fn:
+    blocks = relbo.models.local_linear_trend(1.0, 1.0), relbo.models.seasonal(PERIOD, 1.0)
+    routes = relbo.models.dlm(*blocks, observation_scale=1.0).routes
+
     def value(theta: jax.Array) -> jax.Array:
         model = linear(theta)
         covariance = model.noise_root @ model.noise_root.T
@@ -67,6 +70,7 @@ def relbo_dlm(series: jax.Array) -> Fn:
             covariance,
             model.observation,
             model.observation_scale[None] ** 2,
+            routes=routes,
         ).log_likelihood(series)
 
     return value

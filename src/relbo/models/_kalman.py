@@ -8,8 +8,9 @@ carries the means as a linear function of u. What the series says about u is a l
 problem, solved by QR. (After de Jong, The diffuse Kalman filter, 1991.)
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -17,6 +18,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float, Key, PRNGKeyArray, Scalar
 
 from relbo.models._roots import symmetric_root, triangle
+from relbo.models._routes import Routes, push
 from relbo.models._scan import Step, scan_over_time
 
 _LOG_2PI = 1.8378770664093453
@@ -32,12 +34,23 @@ Given = tuple[Float[Array, "n k"], Float[Array, "n n"]]
 """Means of the state for given u, as a matrix times (1, u), and the covariance for given u."""
 
 
-class Parts(NamedTuple):
+class Parts(eqx.Module):
     """The matrices of a model, by name."""
 
     constant: dict[str, Array]
     changing: dict[str, Array]
     """Those that change with time, along a leading axis."""
+    routes: Routes | None = eqx.field(static=True)
+    """Of the transition, where it is mostly zeros."""
+
+    def at(self, when: slice) -> "Parts":
+        """The same for some of the steps."""
+        changing = {name: value[when] for name, value in self.changing.items()}
+        return Parts(self.constant, changing, self.routes)
+
+    def here(self, changing: dict[str, Array]) -> dict[str, Any]:
+        """All parts of one step, from those that change."""
+        return {**self.constant, **changing, "routes": self.routes}
 
 
 class Observations(NamedTuple):
@@ -232,7 +245,7 @@ def _marginal(given: Given, root: Float[Array, "k k"]) -> Gaussian:
 
 def at_one_step(parts: Parts, inputs: tuple | list) -> tuple:
     first, changing = inputs
-    return first, {**parts.constant, **changing}
+    return first, parts.here(changing)
 
 
 def update(
@@ -266,12 +279,12 @@ def _reverse_update(rows: tuple, gains: "_Gain", later: Given) -> Given:
 
 def predict(updated: Given, here: dict[str, Array]) -> Given:
     means, covariance = updated
-    transition = here["transition"]
+    transition = here["transition"], here["routes"]
     # One product for both: at these sizes it is their number that costs.
-    moved = transition @ jnp.concatenate([means, covariance], axis=1)
+    moved = push(*transition, jnp.concatenate([means, covariance], axis=1))
     means, half = jnp.split(moved, [means.shape[1]], axis=1)
     means = means.at[:, 0].add(here["transition_offset"])
-    covariance = half @ transition.T + here["transition_covariance"]
+    covariance = push(*transition, half.T) + here["transition_covariance"]
     return means, _symmetric(covariance)
 
 

@@ -25,6 +25,7 @@ from relbo.models._kalman import (
     observed_rows,
     split_start,
 )
+from relbo.models._routes import pull
 from relbo.models._scan import there_and_back
 
 Slopes = dict[str, Any]
@@ -82,7 +83,7 @@ def _value_and_slopes(
     def back(carry: tuple[Given, Slopes], inputs: tuple) -> tuple[tuple, Slopes]:
         later, totals = carry
         before, row_slopes, (seen, changing) = inputs
-        here = {**parts.constant, **changing}
+        here = parts.here(changing)
         earlier, slopes, values = _one_step_back(later, before, row_slopes, seen, here, moves)
         kept = {name: slopes[name] for name in changing if name in slopes}
         totals = {name: totals[name] + slopes[name] for name in totals}
@@ -105,7 +106,7 @@ def _one_step_back(
     before: Given,
     row_slopes: Float[Array, "m k"],
     seen: Observations,
-    here: dict[str, Array],
+    here: dict[str, Any],
     moves: bool,
 ) -> tuple[Given, Slopes, Float[Array, " m"]]:
     """Slopes before a step, from those after it; those of its parts; those of its numbers."""
@@ -124,11 +125,11 @@ def _one_step_back(
         slopes["transition"] = later[0] @ updated[0].T + 2 * later[1] @ (
             transition @ updated[1]
         )
-    pulled = transition.T @ jnp.concatenate(later, axis=1)
+    pulled = pull(transition, here["routes"], jnp.concatenate(later, axis=1))
     means, half = jnp.split(pulled, [later[0].shape[1]], axis=1)
     earlier, (loadings, variances, values) = jax.lax.scan(
         _one_number_back,
-        (means, half @ transition),
+        (means, pull(transition, here["routes"], half.T)),
         (states, numbers, row_slopes),
         reverse=True,
         unroll=unroll,
