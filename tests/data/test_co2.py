@@ -25,5 +25,5 @@ def test_known_values():
 def test_a_changed_file_is_refused(monkeypatch, tmp_path):
     (tmp_path / "co2.csv").write_text("month,ppm\n1959-01,1.0\n")
     monkeypatch.setattr(_files, "files", lambda _: tmp_path)
-    with pytest.raises(RuntimeError, match=r"co2\.csv is damaged or was changed"):
+    with pytest.raises(ValueError, match=r"co2\.csv is damaged or was changed"):
         read_checked("co2.csv", "0" * 64)
