@@ -348,6 +348,6 @@ def _from_dict(groups: dict[str, Any]) -> Any:
         # ArviZ takes a second to import: only those who ask for it wait.
         import arviz
 
-        if hasattr(arviz, "InferenceData"):
-            return arviz.from_dict(**groups)
-        return arviz.from_dict(groups)
+        # From 1.0 on it takes one dictionary and returns a DataTree.
+        is_new = int(arviz.__version__.partition(".")[0]) >= 1
+        return arviz.from_dict(groups) if is_new else arviz.from_dict(**groups)
