@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from relbo.bases import StandardNormal as StandardNormal
     from relbo.bases import TransformedNormal as TransformedNormal
     from relbo.collapsing import collapse as collapse
+    from relbo.elbo import PointwiseELBO as PointwiseELBO
     from relbo.elbo import RefinedELBO as RefinedELBO
     from relbo.entropy import AbstractEntropy as AbstractEntropy
     from relbo.entropy import ChangeOfVariables as ChangeOfVariables
@@ -63,7 +64,7 @@ _NAMES = {
     "relbo.bases": "AbstractBase AbstractNormal DiagonalNormal Dirac "
     "MultivariateNormal StandardNormal TransformedNormal",
     "relbo.collapsing": "collapse",
-    "relbo.elbo": "RefinedELBO",
+    "relbo.elbo": "PointwiseELBO RefinedELBO",
     "relbo.entropy": "AbstractEntropy ChangeOfVariables Gaussian MonteCarlo "
     "Particle ReverseKernel",
     "relbo.guides": "AutoRefined refine",

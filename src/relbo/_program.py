@@ -53,12 +53,19 @@ def outer_values(trace: dict[str, Sites]) -> dict[str, PyTree]:
     values = {}
     for name, site in trace.items():
         if site["type"] == "param":
-            # As a function, since a network is itself callable and would be called for a value.
-            start = lambda _, value=site["value"]: value
-            values[name] = numpyro.param(name, start, **site["kwargs"])
+            values[name] = numpyro.param(name, _initial(site), **site["kwargs"])
         elif site["type"] == "mutable":
             values[name] = mutable(name, fresh(site["value"]))
     return values
+
+
+def _initial(site: Sites) -> Callable[[Any], Any]:
+    """How a parameter begins, as a function: a network is callable and would be called.
+
+    What the program draws is drawn anew, so that every seed of a fit begins elsewhere.
+    """
+    is_drawn = not site["args"]
+    return lambda _: site["fn"]() if is_drawn else site["value"]
 
 
 def fresh(tree: PyTree) -> PyTree:

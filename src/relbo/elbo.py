@@ -1,7 +1,9 @@
-"""Losses for guides whose particles move together."""
+"""Losses that NumPyro does not have: particles that move together, weights a data point."""
 
+import math
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -10,7 +12,7 @@ from numpyro import handlers
 from numpyro.infer.elbo import ELBO
 from numpyro.infer.util import log_density
 
-from relbo._program import fresh, mutable_values
+from relbo._program import Call, Sites, fresh, latent_names, mutable_values
 from relbo._refined_guide import AbstractRefinedGuide
 
 
@@ -73,3 +75,100 @@ class RefinedELBO(ELBO):
 def _of_one(states: Array) -> Array:
     """One state for all particles: their mean, or the first one's where a mean is no state."""
     return jnp.mean(states, axis=0) if jnp.issubdtype(states, jnp.inexact) else states[0]
+
+
+class PointwiseELBO(ELBO):
+    r"""The importance-weighted ELBO of a model with latent values for each data point.
+
+    $$\sum_i \log \frac1S \sum_s \frac{p(x_i, z_i^s)}{q(z_i^s \mid x_i)}$$
+
+    Each data point has weights of its own. Weights of the whole minibatch would make a looser
+    bound by far, since a product of many is ruled by one draw. With a refined guide each data
+    point is walked on its own, so that a walk that fails spoils no other.
+
+    The model and the guide must open one plate, with a sample for each data point and no other
+    latent values. All arrays among their arguments that have the length of the first one are
+    taken for data, a row a point.
+
+    Args:
+        num_particles: S.
+
+    Example:
+        >>> from numpyro.infer import SVI
+        >>> svi = SVI(model, guide, optimiser, PointwiseELBO(num_particles=5))
+
+    References:
+        Burda, Grosse and Salakhutdinov, Importance weighted autoencoders, 2016.
+    """
+
+    def __init__(self, num_particles: int = 5):
+        if num_particles < 1:
+            raise ValueError(f"num_particles: expected at least 1, got {num_particles}")
+        super().__init__(num_particles=num_particles)
+
+    def loss_with_mutable_state(
+        self,
+        rng_key: PRNGKeyArray,
+        param_map: dict[str, PyTree],
+        model: Any,
+        guide: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        whole = Call(args, kwargs)
+        rows, rest = _split_rows(whole)
+        num_rows = len(jax.tree.leaves(rows)[0])
+
+        def bound(key: PRNGKeyArray, row: Any) -> Scalar:
+            """Of one data point."""
+            call = eqx.combine(jax.tree.map(lambda leaf: leaf[None], row), rest)
+            weigh = lambda k: _log_weight(k, param_map, model, guide, call)
+            log_weights = jax.vmap(weigh)(jr.split(key, self.num_particles))
+            return jax.nn.logsumexp(log_weights) - jnp.log(self.num_particles)
+
+        bounds = jax.vmap(bound)(jr.split(rng_key, num_rows), rows)
+        scale = _scale_of(model, rng_key, param_map, whole)
+        return {"loss": -scale * jnp.sum(bounds), "mutable_state": None}
+
+
+def _split_rows(call: Call) -> tuple[Call, Call]:
+    """The data in a call, and all else."""
+    lengths = [len(leaf) for leaf in jax.tree.leaves(call) if _has_rows(leaf)]
+    if not lengths:
+        raise ValueError("PointwiseELBO needs data: an argument with a row a point")
+    return eqx.partition(call, lambda leaf: _has_rows(leaf) and len(leaf) == lengths[0])
+
+
+def _has_rows(leaf: Any) -> bool:
+    return eqx.is_array_like(leaf) and jnp.ndim(leaf) > 0
+
+
+def _log_weight(
+    key: PRNGKeyArray, param_map: dict[str, PyTree], model: Any, guide: Any, call: Call
+) -> Scalar:
+    """The log weight of one draw for one data point."""
+    guide_key, model_key = jr.split(key)
+    seeded = handlers.seed(guide, guide_key)
+    log_q, guide_trace = log_density(seeded, call.args, call.kwargs, param_map)
+    replayed = handlers.replay(handlers.seed(model, model_key), guide_trace)
+    log_p, trace = log_density(replayed, call.args, call.kwargs, param_map)
+    # In the program a point alone may stand for all of them.
+    return jnp.asarray(log_p - log_q) / _scale(trace)
+
+
+def _scale_of(model: Any, key: PRNGKeyArray, param_map: dict[str, PyTree], call: Call) -> float:
+    """How many data points each of those in a call stands for."""
+    program = handlers.substitute(handlers.seed(model, key), data=param_map)
+    with handlers.block():
+        return _scale(handlers.trace(program).get_trace(*call.args, **call.kwargs))
+
+
+def _scale(trace: dict[str, Sites]) -> float:
+    shared = [name for name in latent_names(trace) if not trace[name]["cond_indep_stack"]]
+    if shared:
+        raise ValueError(
+            f"PointwiseELBO: the latent sites {shared} are in no plate, so that they belong to "
+            "all data points together: use numpyro.infer.Trace_ELBO"
+        )
+    plates = [site for site in trace.values() if site["type"] == "plate"]
+    return math.prod(site["args"][0] / len(site["value"]) for site in plates)

@@ -19,5 +19,12 @@ from relbo.models._kalman import Filtered as Filtered
 from relbo.models._kalman import Simulated as Simulated
 from relbo.models._kalman import Smoothed as Smoothed
 from relbo.models._linear_gaussian import LinearGaussian as LinearGaussian
+from relbo.models._networks import DenseDecoder as DenseDecoder
+from relbo.models._networks import DenseLayers as DenseLayers
+from relbo.models._networks import NormalEncoder as NormalEncoder
 from relbo.models._structural import SeriesScale as SeriesScale
 from relbo.models._structural import StructuralModel as StructuralModel
+from relbo.models._vae import Autoencoder as Autoencoder
+from relbo.models._vae import PixelLogLikelihood as PixelLogLikelihood
+from relbo.models._vae import autoencoder as autoencoder
+from relbo.models._vae import bernoulli_pixels as bernoulli_pixels

@@ -1,0 +1,83 @@
+"""Small neural networks, written for one data point."""
+
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Float, PRNGKeyArray
+
+
+class DenseLayers(eqx.Module):
+    """Dense layers with a relu between them.
+
+    The weights are laid out as `[in, out]`, so that over many points a layer is one matrix
+    product without a transpose (`equinox.nn.MLP` has it the other way round).
+
+    Args:
+        sizes: of the input, of each hidden layer and of the output.
+        key: a random key; entries are uniform within the inverse root of a layer's inputs.
+    """
+
+    weights: tuple[Float[Array, "in out"], ...]
+    biases: tuple[Float[Array, " out"], ...]
+
+    def __init__(self, sizes: Sequence[int], *, key: PRNGKeyArray):
+        weights, biases = [], []
+        layers = zip(sizes[:-1], sizes[1:], jr.split(key, len(sizes) - 1), strict=True)
+        for num_inputs, num_outputs, layer_key in layers:
+            drawn = jr.uniform(layer_key, (num_inputs + 1, num_outputs), minval=-1.0)
+            drawn = drawn / num_inputs**0.5
+            weights.append(drawn[1:])
+            biases.append(drawn[0])
+        self.weights, self.biases = tuple(weights), tuple(biases)
+
+    def __call__(self, inputs: Float[Array, " in"]) -> Float[Array, " out"]:
+        *hidden, last = zip(self.weights, self.biases, strict=True)
+        for weight, bias in hidden:
+            inputs = jax.nn.relu(inputs @ weight + bias)
+        weight, bias = last
+        return inputs @ weight + bias
+
+
+class NormalEncoder(eqx.Module):
+    """A normal over the latent code: its mean and its scale in two networks of one shape.
+
+    Args:
+        sizes: of the input, of each hidden layer and of the code.
+        key: a random key.
+    """
+
+    loc: DenseLayers
+    scale: DenseLayers
+
+    def __init__(self, sizes: Sequence[int], *, key: PRNGKeyArray):
+        loc_key, scale_key = jr.split(key)
+        self.loc = DenseLayers(sizes, key=loc_key)
+        self.scale = DenseLayers(sizes, key=scale_key)
+
+    def __call__(
+        self, *inputs: Float[Array, " _"]
+    ) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
+        joined = jnp.concatenate(inputs)
+        # Softplus underflows to zero, and a scale of zero has no density.
+        smallest = jnp.finfo(joined.dtype).eps
+        return self.loc(joined), jax.nn.softplus(self.scale(joined)) + smallest
+
+
+class DenseDecoder(eqx.Module):
+    """A number for each pixel from the latent code, and from the label where there is one.
+
+    Args:
+        sizes: of the input, of each hidden layer and of the output.
+        key: a random key.
+    """
+
+    layers: DenseLayers
+
+    def __init__(self, sizes: Sequence[int], *, key: PRNGKeyArray):
+        self.layers = DenseLayers(sizes, key=key)
+
+    def __call__(self, *inputs: Float[Array, " _"]) -> Float[Array, " pixels"]:
+        return self.layers(jnp.concatenate(inputs))
