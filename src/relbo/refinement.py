@@ -261,6 +261,7 @@ class Refinement(eqx.Module):
         draw = _over_particles(lambda k: base.sample(k)[0], num_particles)
         flat, unravel = _ravel(draw(_keys(base_key, num_particles)), base.centre)
         walked = self._walk(walk_key, flat, base.centre, base, logdensity_fn, keeps_path=True)
+        assert walked.path is not None
         path = walked.path[kept]
         if num_particles is not None:
             path = jnp.swapaxes(path, 0, 1)

@@ -1,7 +1,7 @@
 """Trains one guide from many seeds, all in one compiled program."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -85,7 +85,8 @@ def fit_seeds(
         loss, grads = jax.value_and_grad(loss_fn)(params, key)
         updates, state = optimiser.update(grads, state, params)
         params = optax.apply_updates(params, updates)
-        seen = None if watch is None else watch(eqx.combine(params, static))
+        guide: Any = eqx.combine(params, static)
+        seen = None if watch is None else watch(guide)
         return (params, state), (loss, None if snapshot is None else params, seen)
 
     def fit(key: Key[Array, ""]) -> tuple[PyTree, Array, PyTree]:

@@ -277,7 +277,7 @@ def _reverse_update(rows: tuple, gains: "_Gain", later: Given) -> Given:
     return jax.lax.scan(give_back, later, (rows, gains), reverse=True)[0]
 
 
-def predict(updated: Given, here: dict[str, Array]) -> Given:
+def predict(updated: Given, here: dict[str, Any]) -> Given:
     means, covariance = updated
     transition = here["transition"], here["routes"]
     # One product for both: at these sizes it is their number that costs.

@@ -113,12 +113,11 @@ def _one_step_back(
     numbers = observed_rows(seen, here)
     count = len(seen.values)
     unroll = count if count <= 4 else 1
-    updated, (_, _, _, states) = jax.lax.scan(
-        lambda state, row: (lambda after, out: (after, (*out, state)))(*absorb(state, row)),
-        before,
-        numbers,
-        unroll=unroll,
-    )
+
+    def absorb_keeping(state: Given, row: tuple) -> tuple[Given, Given]:
+        return absorb(state, row)[0], state
+
+    updated, states = jax.lax.scan(absorb_keeping, before, numbers, unroll=unroll)
     transition = here["transition"]
     slopes = {"transition_offset": later[0][:, 0], "transition_covariance": later[1]}
     if moves:
