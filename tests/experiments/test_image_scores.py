@@ -1,0 +1,94 @@
+"""Estimates of log p(x) against a linear model, for which it is known."""
+
+from functools import partial
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from numpyro import handlers
+
+import relbo
+from relbo.experiments._image_scores import (
+    annealed_loglikelihood,
+    fitted_loglikelihood,
+    paper_estimate,
+    refined_draws,
+)
+from relbo.models import autoencoder
+
+NUM_PIXELS, NUM_LATENTS, NOISE = 5, 2, 0.5
+
+
+@pytest.fixture(scope="module")
+def linear():
+    """A model, its guide, parameters, images, and the exact log p of each."""
+    vae = autoencoder(
+        num_pixels=NUM_PIXELS,
+        num_latents=NUM_LATENTS,
+        hidden_sizes=(4,),
+        decoder=partial(eqx.nn.Linear, NUM_LATENTS, NUM_PIXELS),
+        likelihood=lambda mean: dist.Normal(mean, NOISE).to_event(1),
+    )
+    guide = relbo.refine(
+        vae.guide, vae.model, kernel=relbo.SGD(0.05), entropy=relbo.Gaussian(), num_steps=3
+    )
+    images = np.asarray(jr.normal(jr.key(1), (4, NUM_PIXELS)))
+    trace = handlers.trace(handlers.seed(guide, 0)).get_trace(images)
+    params = {name: s["value"] for name, s in trace.items() if s["type"] == "param"}
+    network = vae.decoder_from(params)
+    covariance = network.weight @ network.weight.T + NOISE**2 * jnp.eye(NUM_PIXELS)
+    exact = jax.vmap(dist.MultivariateNormal(network.bias, covariance).log_prob)(images)
+    return vae, guide, params, images, np.asarray(exact)
+
+
+def test_fitted_importance_sampling_finds_it(linear):
+    vae, guide, params, images, exact = linear
+    found = fitted_loglikelihood(jr.key(2), vae, guide, params, images, num_refined=50)
+    np.testing.assert_allclose(found.values, exact, atol=0.05)
+    assert found.valid_bound
+
+
+def test_annealing_finds_it(linear):
+    vae, _, params, images, exact = linear
+    found = annealed_loglikelihood(jr.key(3), vae, params, images, num_temperatures=100)
+    assert np.all(np.abs(found.values - exact) < 4 * found.stderrs + 0.02)
+
+
+def test_draws_are_those_of_each_image(linear):
+    _, guide, params, images, _ = linear
+    options = {"num_draws": 7, "batch_size": 3}
+    draws = refined_draws(jr.key(4), guide, params, images, **options)
+    assert draws.shape == (4, 7, NUM_LATENTS)
+    changed = images.copy()
+    changed[2] += 1.0
+    others = refined_draws(jr.key(4), guide, params, changed, **options)
+    same = np.all(np.asarray(draws) == np.asarray(others), axis=(1, 2))
+    assert same.tolist() == [True, True, False, True]
+
+
+def test_papers_estimate_pays_for_the_spread_of_the_encoder(linear):
+    """Where the steps go to the mode, a wider encoder raises it by its log scale."""
+    vae, _, params, images, exact = linear
+    estimate = partial(
+        paper_estimate, jr.key(5), vae, images=images, step_size=0.05, num_steps=500
+    )
+    # All weights of the scale's network zero, so that its bias alone says what it is.
+    layers = params["encoder$params"].scale
+    flat = eqx.tree_at(
+        lambda e: (e.scale.weights, e.scale.biases[0]),
+        params["encoder$params"],
+        (tuple(jnp.zeros_like(w) for w in layers.weights), jnp.zeros_like(layers.biases[0])),
+    )
+    values = []
+    for scale in (1.0, 4.0):
+        bias = jnp.full(NUM_LATENTS, jnp.log(jnp.expm1(scale)))
+        wide = eqx.tree_at(lambda e: e.scale.biases[1], flat, bias)
+        values.append(estimate(params={**params, "encoder$params": wide}))
+    np.testing.assert_allclose(
+        values[1] - values[0], NUM_LATENTS * np.log(4.0), rtol=1e-3, atol=1e-3
+    )
+    assert np.all(values[1] > exact)
