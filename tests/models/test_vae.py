@@ -94,7 +94,7 @@ def test_gradients_reach_encoder_decoder_and_step_size():
             run = lambda p, loss=loss, guide=guide: loss.loss(
                 jr.key(0), p, vae.model, guide, images, num_images=60
             )
-            gradient = jax.grad(run)(params)
+            gradient = jax.jit(jax.grad(run))(params)
             assert set(gradient) == {"decoder$params", "encoder$params", "refined_step_size"}
             for leaf in jax.tree.leaves(gradient):
                 assert jnp.all(jnp.isfinite(leaf))

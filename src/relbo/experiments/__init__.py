@@ -31,6 +31,8 @@ class Options(NamedTuple):
     """What was typed, for the record."""
     resume: bool = False
     """Keep the protocols that were run before by the same code with the same options."""
+    data_dir: Path | None = None
+    """Files of the user's own, for the experiments on images; `None` for the package's."""
 
 
 class Outcome(NamedTuple):

@@ -70,13 +70,14 @@ def begin_run(options: Options) -> dict[str, Any]:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "quick": options.quick,
         "num_seeds": options.num_seeds,
+        "data_dir": None if options.data_dir is None else str(options.data_dir),
         "source": source_fingerprint(),
     }
 
 
 def is_same_run(before: dict[str, Any], now: dict[str, Any]) -> bool:
     """Whether a run would only repeat the numbers of one before it."""
-    decisive = ("quick", "num_seeds", "source", "versions")
+    decisive = ("quick", "num_seeds", "data_dir", "source", "versions")
     return all(name in before and before[name] == now[name] for name in decisive)
 
 
