@@ -5,7 +5,8 @@ import inspect
 import math
 import warnings
 from abc import abstractmethod
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -211,9 +212,8 @@ class AbstractRefinedGuide(AutoGuide):
         every = max(1, self.refinement.num_steps) if every is None else every
 
         def draw(key: PRNGKeyArray, params: dict[str, PyTree]) -> dict[str, Array]:
-            with handlers.block(), handlers.seed(rng_seed=key):
-                with handlers.substitute(data=params):
-                    return self._chains(Call(args, kwargs), num_chains, num_draws, every)
+            with played(key, params):
+                return self._chains(Call(args, kwargs), num_chains, num_draws, every)
 
         return eqx.filter_jit(draw)(rng_key, params)
 
@@ -312,9 +312,8 @@ class AbstractRefinedGuide(AutoGuide):
         self, key: PRNGKeyArray, params: dict[str, PyTree], args: tuple, kwargs: dict
     ) -> dict[str, Array]:
         guide_key, model_key = jr.split(key)
-        with handlers.block(), handlers.seed(rng_seed=guide_key):
-            with handlers.substitute(data=params):
-                latents = self(*args, **kwargs)
+        with played(guide_key, params):
+            latents = self(*args, **kwargs)
         return {**latents, **self._deterministic(model_key, params, latents, args, kwargs)}
 
     def _sample_together(
@@ -326,9 +325,8 @@ class AbstractRefinedGuide(AutoGuide):
         kwargs: dict,
     ) -> dict[str, Array]:
         guide_key, model_key = jr.split(key)
-        with handlers.block(), handlers.seed(rng_seed=guide_key):
-            with handlers.substitute(data=params):
-                latents, _ = self.particles(number, *args, **kwargs)
+        with played(guide_key, params):
+            latents, _ = self.particles(number, *args, **kwargs)
         found = jax.vmap(
             lambda k, latent: self._deterministic(k, params, latent, args, kwargs)
         )(jr.split(model_key, number), latents)
@@ -452,6 +450,13 @@ class AbstractRefinedGuide(AutoGuide):
                     name, size, dim=frame.dim, subsample_size=subsample
                 )
         return plates
+
+
+@contextmanager
+def played(key: PRNGKeyArray, params: dict[str, PyTree]) -> Iterator[None]:
+    """A guide that is run in here has these parameters, and nobody outside sees its sites."""
+    with handlers.block(), handlers.seed(rng_seed=key), handlers.substitute(data=params):
+        yield
 
 
 def draw_key() -> PRNGKeyArray:

@@ -13,7 +13,7 @@ from numpyro.infer.elbo import ELBO
 from numpyro.infer.util import log_density
 
 from relbo._program import Call, Sites, fresh, latent_names, mutable_values
-from relbo._refined_guide import AbstractRefinedGuide
+from relbo._refined_guide import AbstractRefinedGuide, played
 
 
 class RefinedELBO(ELBO):
@@ -35,9 +35,7 @@ class RefinedELBO(ELBO):
     """
 
     def __init__(self, num_particles: int = 1):
-        if num_particles < 1:
-            raise ValueError(f"num_particles: expected at least 1, got {num_particles}")
-        super().__init__(num_particles=num_particles)
+        super().__init__(num_particles=_checked(num_particles))
 
     def loss_with_mutable_state(
         self,
@@ -54,9 +52,8 @@ class RefinedELBO(ELBO):
                 "relbo.AutoRefined or relbo.refine, or numpyro.infer.Trace_ELBO for others"
             )
         guide_key, model_key = jr.split(rng_key)
-        with handlers.block(), handlers.seed(rng_seed=guide_key):
-            with handlers.substitute(data=param_map):
-                latents, log_q = guide.particles(self.num_particles, *args, **kwargs)
+        with played(guide_key, param_map):
+            latents, log_q = guide.particles(self.num_particles, *args, **kwargs)
 
         def log_joint(
             key: PRNGKeyArray, latent: dict[str, Array]
@@ -70,6 +67,12 @@ class RefinedELBO(ELBO):
         log_p, states = jax.vmap(log_joint)(keys, latents)
         loss = (log_q - jnp.sum(log_p)) / self.num_particles
         return {"loss": loss, "mutable_state": jax.tree.map(_of_one, states) or None}
+
+
+def _checked(num_particles: int) -> int:
+    if num_particles < 1:
+        raise ValueError(f"num_particles: expected at least 1, got {num_particles}")
+    return num_particles
 
 
 def _of_one(states: Array) -> Array:
@@ -102,9 +105,7 @@ class PointwiseELBO(ELBO):
     """
 
     def __init__(self, num_particles: int = 5):
-        if num_particles < 1:
-            raise ValueError(f"num_particles: expected at least 1, got {num_particles}")
-        super().__init__(num_particles=num_particles)
+        super().__init__(num_particles=_checked(num_particles))
 
     def loss_with_mutable_state(
         self,

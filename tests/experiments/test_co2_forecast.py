@@ -11,6 +11,7 @@ from relbo.evaluate import NormalForecast, coverage, log_score, mae
 from relbo.experiments import Options, co2
 from relbo.experiments._importance import importance_draws
 from relbo.experiments._metrics import read_metrics
+from relbo.experiments._scored import records_of
 from relbo.experiments._structural_peer import peer_forecast
 from relbo.models import StructuralModel
 
@@ -76,7 +77,7 @@ def test_without_statsmodels_the_row_says_so(monkeypatch, tmp_path):
     missing = [each for each in scored if each.row == co2.PEER]
     assert "pip install" in missing[0].estimator
     assert co2.PEER not in forecasts
-    records = [record for each in scored for record in co2._records("sound", each)]
+    records = [record for each in scored for record in records_of("co2", "sound", each)]
     assert [record.value for record in records if record.row == co2.PEER] == [None]
 
 

@@ -76,4 +76,6 @@ def test_verdicts_follow_the_numbers():
 
     assert verdicts(10.0, 11.0, 1.0) == ["reproduced", "reproduced"]
     assert verdicts(1.0, 11.0, 12.0) == ["not confirmed", "not confirmed"]
+    # Worse, but not much.
+    assert verdicts(10.0, 11.0, 9.0) == ["reproduced", "not confirmed"]
     assert [claim.verdict for claim in STORY.claims(Numbers([]))] == ["not run"] * 2

@@ -12,7 +12,7 @@ from hmmlearn.hmm import CategoricalHMM
 from numpyro.infer.util import log_density
 
 from relbo.models import HiddenMarkov, hidden_markov_model
-from relbo.models._hmm import _log_expect, _scaled_expect
+from relbo.models._forward import _log_expect, _scaled_expect
 
 NUM_STATES, NUM_SYMBOLS = 3, 4
 
@@ -110,6 +110,15 @@ def test_a_state_of_tiny_probability_is_not_lost():
     model = HiddenMarkov(np.array([1.0, 0.0]), transition, np.eye(2))
     value = float(model.log_likelihood(np.array([0, 1, 0, 1, 0])))
     assert value == pytest.approx(4 * np.log(tiny), rel=1e-6)
+
+
+def test_a_state_that_underflows_and_is_the_only_one_left():
+    """Nothing leads into the second state, whose probability falls to 1e-50 on the way."""
+    stay = np.eye(2)
+    emission = np.array([[1.0, 0.0], [1e-10, 1.0 - 1e-10]])
+    model = HiddenMarkov(np.array([1.0, 1e-30]), stay, emission)
+    value = float(model.log_likelihood(np.array([0, 0, 1])))
+    assert value == pytest.approx(np.log(1e-30) + 2 * np.log(1e-10), rel=1e-5)
 
 
 SERIES = np.array([0, 3, 1, np.nan, 2, 2, 0])

@@ -31,8 +31,8 @@ from relbo.experiments._image_scores import (
     paper_estimate,
     refined_draws,
 )
-from relbo.experiments._metrics import Record, mean_and_stderr
-from relbo.experiments._run import run_protocols
+from relbo.experiments._metrics import Record, over_seeds
+from relbo.experiments._run import run_protocols, settings_for
 from relbo.guides import refine
 from relbo.kernels import SGD, SGLD, AbstractKernel
 from relbo.models import Autoencoder, autoencoder
@@ -148,9 +148,7 @@ def sound_rows() -> list[Row]:
 
 def run_dataset(dataset: Dataset, directory: Path, options: Options) -> Outcome:
     """Runs the protocols asked for and writes their numbers and figures to `directory`."""
-    settings = QUICK if options.quick else FULL
-    if options.num_seeds is not None:
-        settings = settings._replace(num_seeds=options.num_seeds)
+    settings = settings_for(options, full=FULL, quick=QUICK)
     splits = _cut(dataset.load(options.data_dir), settings)
 
     def run_protocol(protocol: Protocol) -> tuple[list[Record], list[Path]]:
@@ -300,19 +298,15 @@ class Work(NamedTuple):
         valid_bound: bool,
         estimator: str,
     ) -> Record:
-        value, stderr = mean_and_stderr(values)
-        return Record(
+        return over_seeds(
+            values,
             experiment=self.dataset.experiment,
             protocol=self.protocol,
             row=trained.row.name,
             metric=metric,
-            value=value,
-            stderr=stderr,
-            seeds=self.settings.num_seeds,
             estimator=estimator,
+            seconds=trained.seconds,
             valid_bound=valid_bound,
-            paper=None,
-            seconds=round(trained.seconds, 2),
         )
 
     def _num_epochs(self, row: Row) -> int:

@@ -60,6 +60,36 @@ def mean_and_stderr(values: Sequence[float]) -> tuple[float | None, float | None
     return mean, math.sqrt(variance / number)
 
 
+def over_seeds(
+    values: Iterable[float],
+    *,
+    experiment: str,
+    protocol: Protocol,
+    row: str,
+    metric: str,
+    estimator: str,
+    seconds: float,
+    valid_bound: bool | None = None,
+    paper: float | None = None,
+) -> Record:
+    """The record of a number that each seed has found; without any it has no value."""
+    values = [float(each) for each in values]
+    value, stderr = mean_and_stderr(values) if values else (None, None)
+    return Record(
+        experiment=experiment,
+        protocol=protocol,
+        row=row,
+        metric=metric,
+        value=value,
+        stderr=stderr,
+        seeds=len(values),
+        estimator=estimator,
+        valid_bound=valid_bound,
+        paper=paper,
+        seconds=round(seconds, 2),
+    )
+
+
 def begin_run(options: Options) -> dict[str, Any]:
     """What is to be known of a run, read before it: the clone may move on meanwhile."""
     return {

@@ -23,7 +23,7 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 from relbo._progress import counted
 from relbo.experiments import Options, Outcome, Protocol
 from relbo.experiments._curves import LossCurve, draw_curves
-from relbo.experiments._metrics import Record, mean_and_stderr
+from relbo.experiments._metrics import Record, over_seeds
 from relbo.experiments._points import Climber, LogDensity, Recipe
 from relbo.experiments._run import run_protocols
 
@@ -78,8 +78,6 @@ class _Trained(NamedTuple):
 
 def run(problem: Problem, settings: Settings, directory: Path, options: Options) -> Outcome:
     """Runs the protocols asked for and writes their numbers and figures to `directory`."""
-    if options.num_seeds is not None:
-        settings = settings._replace(num_seeds=options.num_seeds)
     climber = Climber(problem.logdensity_fn, settings.num_iterations)
 
     def run_protocol(protocol: Protocol) -> tuple[list[Record], list[Path]]:
@@ -186,19 +184,14 @@ def _recorder(
     )
 
     def record(metric: str, values: Array | Sequence[float]) -> Record:
-        value, stderr = mean_and_stderr([float(each) for each in values])
-        return Record(
+        return over_seeds(
+            values,
             experiment=problem.name,
             protocol=protocol,
             row=trained.recipe.name,
             metric=metric,
-            value=value,
-            stderr=stderr,
-            seeds=settings.num_seeds,
             estimator=estimator,
-            valid_bound=None,
-            paper=None,
-            seconds=round(trained.seconds, 2),
+            seconds=trained.seconds,
         )
 
     return record

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any, TypeVar
 
 from relbo.experiments import Options, Outcome, Protocol
 from relbo.experiments._metrics import (
@@ -13,8 +14,18 @@ from relbo.experiments._metrics import (
     write_metrics,
 )
 
+S = TypeVar("S", bound=Any)
+
 RunProtocol = Callable[[Protocol], tuple[Iterable[Record], list[Path]]]
 """Runs one protocol: its records, and the figures that it wrote."""
+
+
+def settings_for(options: Options, *, full: S, quick: S) -> S:
+    """How much work is asked for; settings have a `num_seeds`."""
+    settings = quick if options.quick else full
+    if options.num_seeds is None:
+        return settings
+    return settings._replace(num_seeds=options.num_seeds)
 
 
 def run_protocols(directory: Path, options: Options, run_protocol: RunProtocol) -> Outcome:

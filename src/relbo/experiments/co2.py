@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree, Scalar
 from numpyro.infer.util import log_density
 
-from relbo._progress import Done, counted
+from relbo._progress import Done
 from relbo.data import MonthlySeries, load_co2
 from relbo.evaluate import (
     AbstractRealForecast,
@@ -41,10 +41,10 @@ from relbo.experiments._co2_story import PAPER_UNIT
 from relbo.experiments._co2_story import STORY as STORY
 from relbo.experiments._forecast_figures import Band, draw_fans, draw_rolling, draw_states
 from relbo.experiments._importance import importance_draws
-from relbo.experiments._metrics import Record, mean_and_stderr
 from relbo.experiments._points import Climber, Recipe
 from relbo.experiments._posterior import posterior_draws
-from relbo.experiments._run import run_protocols
+from relbo.experiments._run import settings_for
+from relbo.experiments._scored import Scored, run_scored
 from relbo.experiments._structural_peer import NOT_INSTALLED, is_installed, peer_forecast
 from relbo.models import LinearGaussian, StructuralModel, dlm, local_linear_trend, seasonal
 
@@ -80,34 +80,23 @@ FULL = Settings(10, 24, 500, True)
 QUICK = Settings(3, 4, 200, False, with_random_walk=False, with_states=False, num_weighed=800)
 
 
-class Scored(NamedTuple):
-    """One row of the table."""
-
-    row: str
-    scores: dict[str, list[float]]
-    """One a seed or a window."""
-    estimator: str
-    seconds: float
-    paper: dict[str, float]
-
-
 def run(directory: Path, options: Options) -> Outcome:
     """Runs the protocols asked for and writes their numbers and figures to `directory`."""
-    settings = QUICK if options.quick else FULL
-    if options.num_seeds is not None:
-        settings = settings._replace(num_seeds=options.num_seeds)
+    settings = settings_for(options, full=FULL, quick=QUICK)
+    return run_scored(
+        "co2",
+        directory,
+        options,
+        {
+            "paper": lambda done: _run_paper(directory, settings, done),
+            "sound": lambda done: _run_sound(directory, settings, done),
+        },
+        _num_rows(settings),
+    )
 
-    def run_protocol(protocol: Protocol) -> tuple[list[Record], list[Path]]:
-        run_one = {"paper": _run_paper, "sound": _run_sound}[protocol]
-        with counted(f"co2, {protocol}", _num_rows(protocol, settings)) as done:
-            scored, figures = run_one(directory, settings, done)
-        return [record for each in scored for record in _records(protocol, each)], figures
 
-    return run_protocols(directory, options, run_protocol)
-
-
-def _num_rows(protocol: Protocol, settings: Settings) -> int:
-    return 2 if protocol == "paper" else 3 + settings.with_random_walk + settings.with_exact
+def _num_rows(settings: Settings) -> dict[Protocol, int]:
+    return {"paper": 2, "sound": 3 + settings.with_random_walk + settings.with_exact}
 
 
 def scores(forecast: AbstractRealForecast, observed: np.ndarray) -> dict[str, float]:
@@ -429,25 +418,3 @@ def _draw_window_states(
 def _by_metric(each: Iterable[dict[str, float]]) -> dict[str, list[float]]:
     each = list(each)
     return {metric: [one[metric] for one in each] for metric in each[0]}
-
-
-def _records(protocol: Protocol, scored: Scored) -> list[Record]:
-    found = []
-    for metric, values in scored.scores.items():
-        value, stderr = mean_and_stderr(values) if values else (None, None)
-        found.append(
-            Record(
-                experiment="co2",
-                protocol=protocol,
-                row=scored.row,
-                metric=metric,
-                value=value,
-                stderr=stderr,
-                seeds=len(values),
-                estimator=scored.estimator,
-                valid_bound=None,
-                paper=scored.paper.get(metric),
-                seconds=round(scored.seconds, 2),
-            )
-        )
-    return found

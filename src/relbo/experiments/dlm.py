@@ -14,6 +14,7 @@ from relbo.experiments import Options, Outcome
 from relbo.experiments._optimisation import FULL, QUICK, Problem
 from relbo.experiments._optimisation import run as run_problem
 from relbo.experiments._optimisation_story import optimisation_story
+from relbo.experiments._run import settings_for
 from relbo.models import LinearGaussian
 
 SERIES_LENGTH = 100
@@ -24,7 +25,8 @@ STORY = optimisation_story("a dynamic linear model", "the Kalman filter")
 
 def run(directory: Path, options: Options) -> Outcome:
     """Runs the protocols asked for and writes their numbers and figures to `directory`."""
-    return run_problem(problem(), QUICK if options.quick else FULL, directory, options)
+    settings = settings_for(options, full=FULL, quick=QUICK)
+    return run_problem(problem(), settings, directory, options)
 
 
 def problem() -> Problem:

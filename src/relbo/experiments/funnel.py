@@ -42,8 +42,8 @@ from relbo.experiments._fit import (
 )
 from relbo.experiments._funnel_figures import Cloud, Curve, draw_clouds, draw_losses
 from relbo.experiments._funnel_story import STORY as STORY
-from relbo.experiments._metrics import Record, mean_and_stderr
-from relbo.experiments._run import run_protocols
+from relbo.experiments._metrics import Record, over_seeds
+from relbo.experiments._run import run_protocols, settings_for
 from relbo.kernels import SGD, SGLD, Underdamped
 from relbo.models import FUNNEL_SCALE, funnel_logdensity
 from relbo.refinement import Refinement
@@ -101,9 +101,7 @@ class Trained(NamedTuple):
 
 def run(directory: Path, options: Options) -> Outcome:
     """Runs the protocols asked for and writes their numbers and figures to `directory`."""
-    settings = QUICK if options.quick else FULL
-    if options.num_seeds is not None:
-        settings = settings._replace(num_seeds=options.num_seeds)
+    settings = settings_for(options, full=FULL, quick=QUICK)
     protocols = {"paper": _run_paper, "sound": _run_sound}
     return run_protocols(
         directory, options, lambda protocol: protocols[protocol](directory, settings)
@@ -288,19 +286,16 @@ def _recorder(
         valid_bound: bool | None,
         paper: float | None = None,
     ) -> Record:
-        value, stderr = mean_and_stderr([float(each) for each in values])
-        return Record(
+        return over_seeds(
+            values,
             experiment="funnel",
             protocol=protocol,
             row=trained.row.name,
             metric=metric,
-            value=value,
-            stderr=stderr,
-            seeds=settings.num_seeds,
             estimator=estimator,
+            seconds=trained.seconds,
             valid_bound=valid_bound,
             paper=paper,
-            seconds=round(trained.seconds, 2),
         )
 
     return record

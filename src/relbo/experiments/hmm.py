@@ -15,6 +15,7 @@ from relbo.experiments import Options, Outcome
 from relbo.experiments._optimisation import FULL, QUICK, Problem
 from relbo.experiments._optimisation import run as run_problem
 from relbo.experiments._optimisation_story import optimisation_story
+from relbo.experiments._run import settings_for
 from relbo.models import HiddenMarkov
 
 NUM_STATES = NUM_SYMBOLS = 5
@@ -27,7 +28,8 @@ STORY = optimisation_story("a hidden Markov model", "the forward algorithm")
 
 def run(directory: Path, options: Options) -> Outcome:
     """Runs the protocols asked for and writes their numbers and figures to `directory`."""
-    return run_problem(problem(), QUICK if options.quick else FULL, directory, options)
+    settings = settings_for(options, full=FULL, quick=QUICK)
+    return run_problem(problem(), settings, directory, options)
 
 
 def problem() -> Problem:

@@ -12,7 +12,6 @@ training density is taken, and the exact posterior's forecast stands beside them
 """
 
 import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,16 +21,16 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from relbo._progress import Done, counted
+from relbo._progress import Done
 from relbo.evaluate import CategoricalForecast, accuracy, log_score, predictive_entropy
 from relbo.experiments import Options, Outcome, Protocol
 from relbo.experiments._curves import LossCurve, draw_curves
 from relbo.experiments._forecast_figures import draw_symbol_forecasts
 from relbo.experiments._hmm_forecast_story import STORY as STORY
-from relbo.experiments._metrics import Record, mean_and_stderr
 from relbo.experiments._points import Climber, Recipe, best_of
 from relbo.experiments._posterior import posterior_draws
-from relbo.experiments._run import run_protocols
+from relbo.experiments._run import settings_for
+from relbo.experiments._scored import Scored, run_scored
 from relbo.experiments.hmm import NUM_STATES, NUM_SYMBOLS, chain, draw_logits
 from relbo.models import HiddenMarkov, hidden_markov_model
 
@@ -59,33 +58,23 @@ FULL = Settings(10, (1e-3, 1e-2, 1e-1), 1_000, 10, 1_000)
 QUICK = Settings(3, (1e-2,), 500, 4, 200)
 
 
-class Scored(NamedTuple):
-    """One row of the table: a score a seed."""
-
-    row: str
-    scores: dict[str, list[float]]
-    estimator: str
-    seconds: float
-    paper: dict[str, float]
-
-
 def run(directory: Path, options: Options) -> Outcome:
     """Runs the protocols asked for and writes their numbers and figures to `directory`."""
-    settings = QUICK if options.quick else FULL
-    if options.num_seeds is not None:
-        settings = settings._replace(num_seeds=options.num_seeds)
+    settings = settings_for(options, full=FULL, quick=QUICK)
+    return run_scored(
+        "hmm-forecast",
+        directory,
+        options,
+        {
+            "paper": lambda done: _run_paper(directory, settings, done),
+            "sound": lambda done: _run_sound(directory, settings, done),
+        },
+        _num_rows(settings),
+    )
 
-    def run_protocol(protocol: Protocol) -> tuple[list[Record], list[Path]]:
-        run_one = {"paper": _run_paper, "sound": _run_sound}[protocol]
-        with counted(f"hmm-forecast, {protocol}", _num_rows(protocol, settings)) as done:
-            scored, figures = run_one(directory, settings, done)
-        return [record for each in scored for record in _records(protocol, each)], figures
 
-    return run_protocols(directory, options, run_protocol)
-
-
-def _num_rows(protocol: Protocol, settings: Settings) -> int:
-    return 1 + len(settings.step_sizes) if protocol == "paper" else 3
+def _num_rows(settings: Settings) -> dict[Protocol, int]:
+    return {"paper": 1 + len(settings.step_sizes), "sound": 3}
 
 
 def logdensity(logits: PyTree) -> Array:
@@ -241,20 +230,3 @@ def _score_points(
     ]
     by_metric = {metric: [one[metric] for one in each] for metric in each[0]}
     return Scored(row, by_metric, estimator, seconds, paper)
-
-
-def _records(protocol: Protocol, scored: Scored) -> Sequence[Record]:
-    make: Callable[[str, list[float]], Record] = lambda metric, values: Record(
-        experiment="hmm-forecast",
-        protocol=protocol,
-        row=scored.row,
-        metric=metric,
-        value=mean_and_stderr(values)[0],
-        stderr=mean_and_stderr(values)[1],
-        seeds=len(values),
-        estimator=scored.estimator,
-        valid_bound=None,
-        paper=scored.paper.get(metric),
-        seconds=round(scored.seconds, 2),
-    )
-    return [make(metric, values) for metric, values in scored.scores.items()]

@@ -30,8 +30,8 @@ from relbo.bases import AbstractBase, DiagonalNormal
 from relbo.entropy import MonteCarlo, ReverseKernel
 from relbo.experiments import Options, Outcome, Protocol
 from relbo.experiments._fit import Guide, fit_seeds
-from relbo.experiments._metrics import Record, mean_and_stderr
-from relbo.experiments._run import run_protocols
+from relbo.experiments._metrics import Record, over_seeds
+from relbo.experiments._run import run_protocols, settings_for
 from relbo.experiments._tuning_figures import Panel, draw_step_sizes, draw_worth
 from relbo.experiments._tuning_story import METRIC, STEP_METRIC, STORY
 from relbo.experiments._tuning_targets import Target, targets
@@ -72,9 +72,7 @@ class Tuned(NamedTuple):
 
 def run(directory: Path, options: Options) -> Outcome:
     """Runs the protocols asked for and writes their numbers and figures to `directory`."""
-    settings = QUICK if options.quick else FULL
-    if options.num_seeds is not None:
-        settings = settings._replace(num_seeds=options.num_seeds)
+    settings = settings_for(options, full=FULL, quick=QUICK)
     all_targets = targets(quick=options.quick)
     return run_protocols(
         directory,
@@ -179,19 +177,14 @@ def _records(protocol: Protocol, tuned: Tuned, settings: Settings) -> Iterator[R
     )
 
     def record(row: str, metric: str, values: Float[np.ndarray, " seeds"]) -> Record:
-        value, stderr = mean_and_stderr([float(each) for each in values])
-        return Record(
+        return over_seeds(
+            values,
             experiment="tuning",
             protocol=protocol,
             row=f"{tuned.target.name}: {row}",
             metric=metric,
-            value=value,
-            stderr=stderr,
-            seeds=settings.num_seeds,
             estimator=estimator,
-            valid_bound=None,
-            paper=None,
-            seconds=round(tuned.seconds, 2),
+            seconds=tuned.seconds,
         )
 
     yield record("learned", STEP_METRIC, tuned.step_sizes[:, -1])
