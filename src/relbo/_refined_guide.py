@@ -64,6 +64,8 @@ class AbstractRefinedGuide(AutoGuide):
     refinement: Refinement
     prefix: str
     model: Model
+    freeze_model: bool = False
+    """Whether the model's parameters learn nothing through the steps; see `refine`."""
     _has_density: bool
     _subsampling: Subsampling
 
@@ -370,7 +372,10 @@ class AbstractRefinedGuide(AutoGuide):
 
     def _density(self, start: _Start, call: Call, key: PRNGKeyArray) -> LogDensity:
         """The density that the kernel climbs."""
-        given = {**outer_values(self._prototype), **start.plates}
+        outer = outer_values(self._prototype)
+        if self.freeze_model:
+            outer = jax.lax.stop_gradient(outer)
+        given = {**outer, **start.plates}
 
         def logdensity_fn(position: PyTree) -> Scalar:
             values = {**start.fixed, **self._unpack(position)}

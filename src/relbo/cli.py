@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from relbo._progress import duration
-from relbo.experiments import EXPERIMENTS, Options
+from relbo.experiments import EXPERIMENTS, InputError, Options
 from relbo.experiments._metrics import MetricsError
 
 DONE, FAILED, WRONG_INPUT = 0, 1, 2
@@ -150,7 +150,21 @@ def _add_reproduce(commands: Any) -> None:
     reproduce.add_argument(
         "--resume",
         action="store_true",
-        help="keep what the same code has run in DIR with the same options and packages",
+        help="keep what the same code has run in DIR with the same options and packages; the "
+        "experiments on images keep every fit that is done",
+    )
+    reproduce.add_argument(
+        "--data-dir",
+        type=Path,
+        metavar="DIR",
+        help="idx or npz files of your own, for the experiments on images",
+    )
+    reproduce.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="ROW",
+        help="a row of the table, for the experiments on images; may be repeated",
     )
 
 
@@ -253,6 +267,8 @@ def _reproduce(arguments: argparse.Namespace, command: str) -> int:
         num_seeds=arguments.seeds,
         command=command,
         resume=arguments.resume,
+        data_dir=arguments.data_dir,
+        only=tuple(arguments.only),
     )
     try:
         return max([_run(name, arguments.out / name, options) for name in dict.fromkeys(names)])
@@ -268,6 +284,8 @@ def _run(name: str, directory: Path, options: Options) -> int:
         outcome = importlib.import_module(EXPERIMENTS[name].module).run(directory, options)
     except MetricsError as error:
         return _complain(f"{error}; move it away, or give another --out")
+    except InputError as error:
+        return _complain(f"{name}: {error}")
     except Exception:
         # One experiment that fails must not take the others of a long night with it.
         traceback.print_exc()

@@ -3,14 +3,23 @@
 import numpy as np
 import pytest
 
-from relbo.experiments import Options, _autoencoders, vae_fashion, vae_mnist
+from relbo.experiments import (
+    InputError,
+    Options,
+    _autoencoders,
+    _image_cells,
+    vae_fashion,
+    vae_mnist,
+)
 from relbo.experiments._autoencoders_story import autoencoder_story
+from relbo.experiments._image_cells import PAPER_ESTIMATE, Settings
+from relbo.experiments._image_rows import rows_of, sound_rows
 from relbo.experiments._metrics import read_metrics
 from relbo.experiments._story import Numbers
 
 pytestmark = pytest.mark.slow  # eight guides are compiled
 
-TINY = _autoencoders.Settings(
+TINY = Settings(
     num_seeds=1,
     sound_epochs=1,
     paper_share=0.1,
@@ -19,41 +28,68 @@ TINY = _autoencoders.Settings(
     num_annealed=2,
     num_temperatures=4,
     num_draws=8,
+    learning_rate=1e-3,
 )
 
 
 @pytest.fixture
 def tiny_run(monkeypatch, tmp_path):
     monkeypatch.setattr(_autoencoders, "QUICK", TINY)
-    monkeypatch.setattr(_autoencoders, "BATCH_SIZE", 4)
+    monkeypatch.setattr(_image_cells, "BATCH_SIZE", 4)
     images = np.random.RandomState(0).randint(0, 2, (8, 784))
     parts = ("train", "valid", "test")
     labels = {f"{part}_labels": np.zeros(8) for part in parts}
     for name in ("binarized_mnist", "fashion_mnist"):
         np.savez(tmp_path / f"{name}.npz", **dict.fromkeys(parts, images), **labels)
 
-    def run(module, protocol):
-        options = Options(protocols=(protocol,), quick=True, data_dir=tmp_path)
-        outcome = module.run(tmp_path / protocol, options)
+    def run(module, protocol, **options):
+        asked = {"quick": True, "data_dir": tmp_path, **options}
+        outcome = module.run(tmp_path / protocol, Options(protocols=(protocol,), **asked))
         return outcome, read_metrics(outcome.metrics).records
 
     return run
 
 
-def test_sound_rows_are_bounds(tiny_run):
-    outcome, records = tiny_run(vae_mnist, "sound")
-    assert [row.name for row in _autoencoders.sound_rows()] == list(
-        dict.fromkeys(record.row for record in records)
-    )
-    assert all(record.valid_bound for record in records)
-    assert all(record.value < 0 for record in records)
-    assert len(outcome.figures) == 10
+@pytest.mark.parametrize("row", [row.name for row in sound_rows()])
+def test_sound_rows_are_bounds(tiny_run, row):
+    outcome, records = tiny_run(vae_mnist, "sound", only=(row,))
+    assert {record.row for record in records} == {row}
+    likelihoods = [r for r in records if r.metric.startswith("test log-likelihood")]
+    assert len(likelihoods) == 2
+    assert all(record.valid_bound and record.value < 0 for record in likelihoods)
     assert all(path.exists() for path in outcome.figures)
 
 
+def test_what_is_done_is_kept(tiny_run, capsys):
+    _, first = tiny_run(vae_mnist, "sound", only=("VAE",))
+    capsys.readouterr()
+    _, second = tiny_run(vae_mnist, "sound", only=("VAE", "IWAE"), resume=True)
+    assert "1 fits to do" in capsys.readouterr().out
+    assert second[: len(first)] == first
+    assert {record.row for record in second} == {"VAE", "IWAE"}
+
+
+def test_other_images_are_another_run(tiny_run, tmp_path, capsys):
+    tiny_run(vae_mnist, "sound", only=("VAE",))
+    stored = dict(np.load(tmp_path / "binarized_mnist.npz"))
+    np.savez(tmp_path / "binarized_mnist.npz", **{**stored, "test": 1 - stored["test"]})
+    capsys.readouterr()
+    tiny_run(vae_mnist, "sound", only=("VAE",), resume=True)
+    assert "1 fits to do" in capsys.readouterr().out
+
+
+def test_rows_and_files_that_are_not_there(tiny_run, tmp_path):
+    with pytest.raises(InputError, match="--only GAN: there are the rows HMC-DLGM, IWAE"):
+        tiny_run(vae_mnist, "sound", only=("GAN",))
+    with pytest.raises(InputError, match=r"--data-dir: .*nowhere is not a directory"):
+        tiny_run(vae_mnist, "sound", data_dir=tmp_path / "nowhere")
+
+
 def test_papers_estimate_is_never_called_a_log_likelihood(tiny_run):
-    _, records = tiny_run(vae_fashion, "paper")
-    surrogates = [r for r in records if r.metric == _autoencoders.PAPER_ESTIMATE]
+    _, records = tiny_run(
+        vae_fashion, "paper", only=tuple(row.name for row in rows_of("paper"))
+    )
+    surrogates = [r for r in records if r.metric == PAPER_ESTIMATE]
     assert {r.row: r.paper for r in surrogates} == {
         "VAE": -125.57,
         "VIS-0-10": -120.53,

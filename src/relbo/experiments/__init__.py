@@ -34,6 +34,13 @@ class Options(NamedTuple):
     data_dir: Path | None = None
     """Files of the user's own, for the experiments on images; `None` for the package's."""
 
+    only: tuple[str, ...] = ()
+    """Rows of the table to run, for the experiments that have many; all if there are none."""
+
+
+class InputError(ValueError):
+    """An option that an experiment cannot follow."""
+
 
 class Outcome(NamedTuple):
     """What an experiment left behind."""
@@ -63,6 +70,14 @@ EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
         ),
         "co2": Experiment(
             "relbo.experiments.co2", "carbon dioxide at Mauna Loa: forecasts of two years"
+        ),
+        "vae-mnist": Experiment(
+            "relbo.experiments.vae_mnist",
+            "autoencoders of handwritten digits: refined encoders and their peers (hours)",
+        ),
+        "vae-fashion": Experiment(
+            "relbo.experiments.vae_fashion",
+            "autoencoders of clothes: refined encoders and their peers (hours)",
         ),
     }
 )

@@ -5,47 +5,67 @@ estimator beside the log-likelihood. The two differ by many nats: the estimator 
 encoder whose spread the steps have taken back.
 
 `sound` trains with accounts that are bounds, each beside its baseline: VIS beside the VAE, and
-importance-weighted VIS beside IWAE, all with the same draws, epochs and schedule.
+importance-weighted VIS beside IWAE, all with the same draws, epochs and schedule. The methods
+that the paper's table stands beside are trained by the same code.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
-import jax.random as jr
-import numpy as np
-import optax
-from numpyro.infer import Trace_ELBO
+import jax.numpy as jnp
 
-from relbo._progress import counted
+from relbo._progress import counted, duration
 from relbo.data import ImageSplits
-from relbo.elbo import PointwiseELBO
-from relbo.entropy import AbstractEntropy, Gaussian, MonteCarlo, Particle, ReverseKernel
-from relbo.experiments import Options, Outcome, Protocol
-from relbo.experiments._image_figures import draw_codes
-from relbo.experiments._image_scores import (
-    annealed_loglikelihood,
-    fitted_loglikelihood,
-    paper_estimate,
-    refined_draws,
+from relbo.experiments import InputError, Options, Outcome, Protocol
+from relbo.experiments._cells import Cell
+from relbo.experiments._image_cells import (
+    ANNEALED,
+    BATCH_SIZE,
+    EPOCH_SECONDS,
+    GAP,
+    LOG_LIKELIHOOD,
+    PAPER_ESTIMATE,
+    Settings,
+    Work,
 )
-from relbo.experiments._metrics import Record, over_seeds
-from relbo.experiments._run import run_protocols, settings_for
-from relbo.guides import refine
-from relbo.kernels import SGD, SGLD, AbstractKernel
-from relbo.models import Autoencoder, autoencoder
-from relbo.training import Fit, fit
+from relbo.experiments._image_rows import Row, rows_of
+from relbo.experiments._metrics import (
+    Record,
+    begin_run,
+    markdown_table,
+    over_seeds,
+    read_metrics,
+    write_metrics,
+)
+from relbo.experiments._run import settings_for
 
-BATCH_SIZE = 128
-NUM_PARTICLES = 5
-LEARNING_RATE = 1e-3
-PAPER_STEP_SIZE = 1e-3
-TRAIN_STEPS, TEST_STEPS = 5, 10
-LOG_LIKELIHOOD = "test log-likelihood"
-ANNEALED = "test log-likelihood, annealed, on a part"
-PAPER_ESTIMATE = "the paper's estimate"
+FULL = Settings(
+    num_seeds=3,
+    sound_epochs=60,
+    paper_share=1.0,
+    num_train=None,
+    num_test=None,
+    num_annealed=500,
+    num_temperatures=1_000,
+    num_draws=1_000,
+    learning_rate=3e-3,
+)
+QUICK = Settings(
+    num_seeds=1,
+    sound_epochs=2,
+    paper_share=0.1,
+    num_train=6_400,
+    num_test=100,
+    num_annealed=10,
+    num_temperatures=100,
+    num_draws=200,
+    learning_rate=3e-3,
+)
+QUICK_ROWS = ("VAE", "IWAE", "VIS T=5, Gaussian, importance-weighted", "VIS-5-10, particle")
+"""Of a quick run, unless others are asked for."""
 
 
 class Dataset(NamedTuple):
@@ -59,112 +79,64 @@ class Dataset(NamedTuple):
     """Its own rows, by its own estimator."""
 
 
-class Settings(NamedTuple):
-    """How much work a run is."""
-
-    num_seeds: int
-    sound_epochs: int
-    paper_share: float
-    """Of the paper's epochs."""
-    num_train: int | None
-    """`None` for all; so for the two below."""
-    num_test: int | None
-    num_annealed: int
-    num_temperatures: int
-    num_draws: int
-
-
-FULL = Settings(
-    num_seeds=3,
-    sound_epochs=60,
-    paper_share=1.0,
-    num_train=None,
-    num_test=None,
-    num_annealed=500,
-    num_temperatures=1_000,
-    num_draws=1_000,
-)
-QUICK = Settings(
-    num_seeds=1,
-    sound_epochs=2,
-    paper_share=0.1,
-    num_train=12_800,
-    num_test=200,
-    num_annealed=16,
-    num_temperatures=100,
-    num_draws=300,
-)
-
-
-class Row(NamedTuple):
-    """One way to train."""
-
-    name: str
-    kernel: AbstractKernel
-    entropy: AbstractEntropy
-    num_steps: int
-    is_weighted: bool = False
-    """Whether the objective is importance-weighted, image by image."""
-
-    @property
-    def loss(self) -> Any:
-        return PointwiseELBO(NUM_PARTICLES) if self.is_weighted else Trace_ELBO(NUM_PARTICLES)
-
-
-class Trained(NamedTuple):
-    row: Row
-    vae: Autoencoder
-    guide: Any
-    fits: list[Fit]
-    """One a seed."""
-    seconds: float
-
-
-def paper_rows() -> list[Row]:
-    """The plain autoencoder, and five steps under the paper's two accounts."""
-    return [
-        Row("VAE", SGD(PAPER_STEP_SIZE), Gaussian(), 0),
-        Row("VIS-5-10, particle", SGD(PAPER_STEP_SIZE), Particle(), TRAIN_STEPS),
-        Row("VIS-5-10, Monte Carlo", SGLD(PAPER_STEP_SIZE), MonteCarlo(), TRAIN_STEPS),
-    ]
-
-
-def sound_rows() -> list[Row]:
-    """Bounds, each kind beside its baseline."""
-    return [
-        Row("VAE", SGD(), Gaussian(), 0),
-        Row("VIS T=5, Gaussian", SGD(0.01), Gaussian(), TRAIN_STEPS),
-        Row("VIS T=5, reverse kernel", SGLD(1e-3), ReverseKernel(), TRAIN_STEPS),
-        Row("IWAE", SGD(), Gaussian(), 0, is_weighted=True),
-        Row(
-            "VIS T=5, Gaussian, importance-weighted",
-            SGD(0.01),
-            Gaussian(),
-            TRAIN_STEPS,
-            is_weighted=True,
-        ),
-    ]
-
-
 def run_dataset(dataset: Dataset, directory: Path, options: Options) -> Outcome:
     """Runs the protocols asked for and writes their numbers and figures to `directory`."""
     settings = settings_for(options, full=FULL, quick=QUICK)
-    splits = _cut(dataset.load(options.data_dir), settings)
+    chosen: dict[Protocol, list[Row]] = {
+        protocol: _chosen(protocol, options) for protocol in options.protocols
+    }
+    splits = _cut(_loaded(dataset, options), settings)
+    directory.mkdir(parents=True, exist_ok=True)
+    metrics = directory / "metrics.json"
+    if metrics.exists():
+        read_metrics(metrics)  # one that is broken is better known now than after the work
+    for protocol, rows in chosen.items():
+        work = Work(protocol, settings, splits, dataset.paper_epochs, directory)
+        _run_protocol(dataset, work, rows, metrics, options)
+    return Outcome(metrics, tuple(sorted(directory.glob("*_images_*.png"))))
 
-    def run_protocol(protocol: Protocol) -> tuple[list[Record], list[Path]]:
-        rows = paper_rows() if protocol == "paper" else sound_rows()
-        work = Work(dataset, protocol, settings, splits, directory)
-        records: list[Record] = []
-        figures: list[Path] = []
-        with counted(f"{dataset.experiment}, {protocol}", len(rows)) as done:
-            for row in rows:
-                trained = work.train(row)
-                records += work.records(trained)
-                figures += work.figures(trained)
-                done(row.name)
-        return records, figures
 
-    return run_protocols(directory, options, run_protocol)
+def _run_protocol(
+    dataset: Dataset, work: Work, rows: Sequence[Row], metrics: Path, options: Options
+) -> None:
+    """Every row with the first seed, then with the next, so that it can be stopped anywhere."""
+    label = f"{dataset.experiment}, {work.protocol}"
+    cells = [(row, seed) for seed in range(work.settings.num_seeds) for row in rows]
+    to_do = [row for row, seed in cells if not (options.resume and work.kept(row, seed))]
+    if to_do:
+        left = duration(_estimate(work, to_do))
+        print(f"{label}: {len(to_do)} fits to do, about {left}", flush=True)
+    run = begin_run(options)
+    found: dict[str, list[Cell]] = {}
+    with counted(label, len(cells)) as done:
+        for row, seed in cells:
+            cell = work.run(row, seed, run, resume=options.resume)
+            found.setdefault(row.name, []).append(cell)
+            records = [r for each in rows for r in _records(dataset, work, each, found)]
+            write_metrics(metrics, records, run)
+            done(f"{row.name}, seed {seed}")
+    print(
+        markdown_table(r for r in read_metrics(metrics).records if r.protocol == work.protocol)
+    )
+
+
+def _chosen(protocol: Protocol, options: Options) -> list[Row]:
+    rows = rows_of(protocol)
+    wanted = options.only or (QUICK_ROWS if options.quick else ())
+    known = {row.name for row in rows_of("paper") + rows_of("sound")}
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        raise InputError(f"--only {unknown[0]}: there are the rows {', '.join(sorted(known))}")
+    return [row for row in rows if not wanted or row.name in wanted]
+
+
+def _loaded(dataset: Dataset, options: Options) -> ImageSplits:
+    try:
+        return dataset.load(options.data_dir)
+    except ValueError as error:
+        if options.data_dir is None:
+            raise
+        raise InputError(f"--data-dir: {error}") from error
 
 
 def _cut(splits: ImageSplits, settings: Settings) -> ImageSplits:
@@ -177,173 +149,72 @@ def _cut(splits: ImageSplits, settings: Settings) -> ImageSplits:
     return splits._replace(train=train, test=test)
 
 
-class Work(NamedTuple):
-    """One protocol on one data set."""
+def _estimate(work: Work, rows: Sequence[Row]) -> float:
+    """Seconds of training and scoring, from how long passes take on this machine."""
+    passes = 0.0
+    for row in rows:
+        passes += work.num_iterations(row) * BATCH_SIZE * row.num_passes
+        # Three rounds of weighted draws, and a gradient at each temperature.
+        passes += len(work.splits.test.images) * 3 * work.settings.num_draws
+        passes += work.settings.num_annealed * work.settings.num_temperatures * 2
+    # Products are two thirds of the time; compiling takes half a minute a fit.
+    return 1.5 * passes * _seconds_a_pass() + 30.0 * len(rows)
 
-    dataset: Dataset
-    protocol: Protocol
-    settings: Settings
-    splits: ImageSplits
-    directory: Path
 
-    def train(self, row: Row) -> Trained:
-        """One fit a seed; each keeps checkpoints and goes on from them."""
-        begin = time.perf_counter()
-        vae = autoencoder()
-        guide = refine(
-            vae.guide,
-            vae.model,
-            kernel=row.kernel,
-            entropy=row.entropy,
-            num_steps=row.num_steps,
-            space="unconstrained",
-            anneal=False,
-        )
-        images = self.splits.train.images
-        fits = [
-            fit(
-                jr.key(seed),
-                vae.model,
-                (images,),
-                {"num_images": len(images)},
-                guide=guide,
-                loss=row.loss,
-                optimiser=self._optimiser(row),
-                num_iterations=self._num_iterations(row),
-                batch_size=BATCH_SIZE,
-                early_stopping=False,
-                warm_start=False,
-                checkpoint_dir=self._checkpoints(row, seed),
-            )
-            for seed in range(self.settings.num_seeds)
-        ]
-        return Trained(row, vae, guide, fits, time.perf_counter() - begin)
+def _seconds_a_pass() -> float:
+    """Of one image through a network like the decoder."""
+    number, repeats = 5 * BATCH_SIZE, 20
+    inputs, weights = jnp.ones((number, 250)), jnp.full((250, 784), 0.01)
 
-    def records(self, trained: Trained) -> Iterator[Record]:
-        """The log-likelihood by two estimators, and in the paper's protocol by its own."""
-        test = self.splits.test
-        part = test.evenly(min(self.settings.num_annealed, len(test.images)))
-        fitted, annealed = [], []
-        for seed, each in enumerate(trained.fits):
-            fit_key, anneal_key = jr.split(jr.fold_in(jr.key(1), seed))
-            found = fitted_loglikelihood(
-                fit_key,
-                trained.vae,
-                trained.guide,
-                each.params,
-                test.images,
-                num_draws=self.settings.num_draws,
-            )
-            fitted.append(found.mean().value)
-            slow = annealed_loglikelihood(
-                anneal_key,
-                trained.vae,
-                each.params,
-                part.images,
-                num_temperatures=self.settings.num_temperatures,
-            )
-            annealed.append(slow.mean().value)
-        yield self._record(trained, LOG_LIKELIHOOD, fitted, True, self._fitted_words(trained))
-        yield self._record(trained, ANNEALED, annealed, True, self._annealed_words(part.images))
-        if self.protocol == "paper":
-            yield from self._paper_records(trained)
+    @jax.jit
+    def run(inputs: jax.Array, weights: jax.Array) -> jax.Array:
+        turn = lambda _, x: 0.01 * ((x @ weights) @ weights.T)
+        return jax.lax.fori_loop(0, repeats, turn, inputs)
 
-    def figures(self, trained: Trained) -> list[Path]:
-        """Images, what is made of them, and images that are made up; of the first seed."""
-        shown = self.splits.test.evenly(min(20, len(self.splits.test.images))).images
-        params = trained.fits[0].params
-        draws = refined_draws(jr.key(2), trained.guide, params, shown, num_draws=1)
-        prior = jr.normal(jr.key(3), (len(shown), trained.vae.num_latents))
-        decode = jax.vmap(trained.vae.decoder_from(params))
-        probabilities = [jax.nn.sigmoid(decode(codes)) for codes in (draws[:, 0], prior)]
-        name = trained.row.name.replace(",", "").replace(" ", "_").replace("=", "")
-        return draw_codes(
-            self.directory / f"{self.protocol}_images_{name}",
-            {
-                "image": shown,
-                "reconstruction": np.asarray(probabilities[0]),
-                "from the prior": np.asarray(probabilities[1]),
-            },
-            trained.row.name,
+    run(inputs, weights).block_until_ready()
+    begin = time.perf_counter()
+    run(inputs, weights).block_until_ready()
+    return (time.perf_counter() - begin) / (2 * number * repeats)
+
+
+def _records(
+    dataset: Dataset, work: Work, row: Row, found: dict[str, list[Cell]]
+) -> Iterator[Record]:
+    """All numbers of a row, over the seeds that are there."""
+    cells = found.get(row.name, [])
+    for metric in cells[0].scores if cells else ():
+        name, _, other = metric.partition(" / ")
+        yield over_seeds(
+            [cell.scores[metric] for cell in cells],
+            experiment=dataset.experiment,
+            protocol=work.protocol,
+            row=other or row.name,
+            metric=name,
+            estimator=_words(work, row, name),
+            seconds=sum(cell.seconds for cell in cells),
+            valid_bound={LOG_LIKELIHOOD: True, ANNEALED: True, PAPER_ESTIMATE: False}.get(name),
+            paper=_paper(dataset, row, name, other),
         )
 
-    def _paper_records(self, trained: Trained) -> Iterator[Record]:
-        is_plain = trained.row.num_steps == 0
-        rows = {"VAE": 0, "VIS-0-10": TEST_STEPS} if is_plain else {"VIS-5-10": TEST_STEPS}
-        for name, num_steps in rows.items():
-            values = []
-            for seed, each in enumerate(trained.fits):
-                estimate = paper_estimate(
-                    jr.fold_in(jr.key(4), seed),
-                    trained.vae,
-                    each.params,
-                    self.splits.test.images,
-                    step_size=PAPER_STEP_SIZE,
-                    num_steps=num_steps,
-                )
-                values.append(float(np.mean(estimate)))
-            words = (
-                f"log-mean-exp of 10 draws after {num_steps} steps without noise, over a "
-                f"density taken at its own centre; {self._training_words(trained.row)}"
-            )
-            record = self._record(trained, PAPER_ESTIMATE, values, False, words)
-            row = name if is_plain else trained.row.name
-            yield record._replace(row=row, paper=self.dataset.paper[name])
 
-    def _record(
-        self,
-        trained: Trained,
-        metric: str,
-        values: list[float],
-        valid_bound: bool,
-        estimator: str,
-    ) -> Record:
-        return over_seeds(
-            values,
-            experiment=self.dataset.experiment,
-            protocol=self.protocol,
-            row=trained.row.name,
-            metric=metric,
-            estimator=estimator,
-            seconds=trained.seconds,
-            valid_bound=valid_bound,
-        )
+def _paper(dataset: Dataset, row: Row, metric: str, other: str) -> float | None:
+    """The figure that the paper prints: its own by its estimator, its peers' as published."""
+    if metric == PAPER_ESTIMATE:
+        return dataset.paper["VIS-5-10" if row.num_steps else other]
+    return row.published.get(dataset.experiment) if metric == LOG_LIKELIHOOD else None
 
-    def _num_epochs(self, row: Row) -> int:
-        if self.protocol == "sound":
-            return self.settings.sound_epochs
-        epochs = self.dataset.paper_epochs if row.num_steps == 0 else 10
-        return max(1, round(self.settings.paper_share * epochs))
 
-    def _num_iterations(self, row: Row) -> int:
-        return self._num_epochs(row) * (len(self.splits.train.images) // BATCH_SIZE)
-
-    def _optimiser(self, row: Row) -> optax.GradientTransformation:
-        if self.protocol == "paper":
-            return optax.adam(LEARNING_RATE)
-        return optax.adam(optax.cosine_decay_schedule(LEARNING_RATE, self._num_iterations(row)))
-
-    def _checkpoints(self, row: Row, seed: int) -> Path:
-        epochs = self._num_epochs(row)
-        name = f"{self.protocol}, {row.name}, {epochs} epochs, seed {seed}"
-        return self.directory / "checkpoints" / name
-
-    def _training_words(self, row: Row) -> str:
-        decay = ", cosine decay" if self.protocol == "sound" else ""
-        return (
-            f"trained for {self._num_epochs(row)} epochs of {len(self.splits.train.images)} "
-            f"images, Adam {LEARNING_RATE}{decay}, batch {BATCH_SIZE}, S = {NUM_PARTICLES}"
-        )
-
-    def _fitted_words(self, trained: Trained) -> str:
-        return (
-            f"importance sampling, {self.settings.num_draws} draws an image from a proposal "
-            f"fitted to its refined draws, {len(self.splits.test.images)} test images; "
-            f"{self._training_words(trained.row)}"
-        )
-
-    def _annealed_words(self, part: np.ndarray) -> str:
-        return (
-            f"annealed importance sampling, {self.settings.num_temperatures} temperatures, "
-            f"{len(part)} images taken evenly from the test images"
-        )
+def _words(work: Work, row: Row, metric: str) -> str:
+    settings, test = work.settings, work.splits.test.images
+    part = min(settings.num_annealed, len(test))
+    how = {
+        LOG_LIKELIHOOD: f"importance sampling, {settings.num_draws} draws an image from a "
+        f"proposal fitted to its own draws, {len(test)} test images; ",
+        ANNEALED: f"annealed importance sampling, {settings.num_temperatures} temperatures, "
+        f"{part} images taken evenly from the test images; ",
+        GAP: f"the two estimates on the same {part} images; ",
+        PAPER_ESTIMATE: "log-mean-exp of 10 draws after their steps without noise, over a "
+        "density taken at its own centre; ",
+        EPOCH_SECONDS: "training alone, compilation included; ",
+    }
+    return how[metric] + work.words(row)

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Scalar
 from numpyro import handlers
 
+from relbo._refined_guide import played
 from relbo.bases import LOG_2PI, DiagonalNormal, StandardNormal
 from relbo.evaluate import (
     LatentVariableModel,
@@ -96,7 +97,7 @@ def refined_draws(
     num_draws: int,
     batch_size: int = 64,
 ) -> Float[Array, "n draws d"]:
-    """Draws of each image's latent code from a refined guide."""
+    """Draws of each image's latent code from a guide, refined or not."""
     return _refined_draws(key, guide, params, jnp.asarray(images), num_draws, batch_size)
 
 
@@ -110,9 +111,8 @@ def _refined_draws(
     batch_size: int,
 ) -> Float[Array, "n draws d"]:
     def draw(key: PRNGKeyArray, image: Array) -> Float[Array, " d"]:
-        with handlers.block(), handlers.seed(rng_seed=key):
-            with handlers.substitute(data=params):
-                return guide(image[None])["z"][0]
+        with played(key, params):
+            return handlers.trace(guide).get_trace(image[None])["z"]["value"][0]
 
     def of_one(inputs: tuple[PRNGKeyArray, Array]) -> Float[Array, "draws d"]:
         key, image = inputs

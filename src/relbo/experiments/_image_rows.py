@@ -1,0 +1,141 @@
+"""The rows of the autoencoders' tables: ways to train one."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from numpyro.infer import Trace_ELBO
+
+from relbo.elbo import PointwiseELBO
+from relbo.entropy import (
+    AbstractEntropy,
+    ChangeOfVariables,
+    Gaussian,
+    MonteCarlo,
+    Particle,
+    ReverseKernel,
+)
+from relbo.experiments import Protocol
+from relbo.experiments._peers import SIVI, UIVI, ContrastiveDivergence, HamiltonianDLGM
+from relbo.guides import refine
+from relbo.kernels import SGD, SGLD, AbstractKernel
+from relbo.models import Autoencoder
+
+NUM_PARTICLES = 5
+PAPER_STEP_SIZE = 1e-3
+STEP_SIZE = 0.03
+"""Where a learned step begins under a sound account."""
+TRAIN_STEPS, TEST_STEPS = 5, 10
+HIDDEN_SIZES = (200, 200)
+
+
+class Row(NamedTuple):
+    """One way to train."""
+
+    name: str
+    build: Callable[[Autoencoder], tuple[Any, Any]]
+    """The guide and the loss, for a model."""
+    num_passes: float
+    """Work of an iteration in passes of one image through a network, for the estimate."""
+    num_steps: int = 0
+    published: dict[str, float] = {}  # noqa: RUF012 - never changed
+    """The log-likelihood that its own authors or others print, by experiment."""
+    remark: str = ""
+    """What one must know of its training besides."""
+
+
+def paper_rows() -> list[Row]:
+    """The plain autoencoder, and five steps under the paper's two accounts."""
+    step = PAPER_STEP_SIZE
+    return [
+        _refined("VAE", SGD(step), Gaussian(), 0),
+        _refined("VIS-5-10, particle", SGD(step), Particle(), TRAIN_STEPS),
+        _refined("VIS-5-10, Monte Carlo", SGLD(step), MonteCarlo(), TRAIN_STEPS),
+    ]
+
+
+def sound_rows() -> list[Row]:
+    """Bounds, each kind beside its baseline; then the paper's peers, then the dear ones."""
+    gaussian = (SGD(STEP_SIZE), Gaussian(), TRAIN_STEPS)
+    published = {
+        "VAE": {"vae-mnist": -98.29, "vae-fashion": -126.73},
+        "UIVI": {"vae-mnist": -94.09, "vae-fashion": -110.72},
+        "SIVI": {"vae-mnist": -97.77, "vae-fashion": -121.53},
+        "VCD": {"vae-mnist": -95.86, "vae-fashion": -117.65},
+        "HMC-DLGM": {"vae-mnist": -96.23, "vae-fashion": -117.74},
+    }
+    rows = [
+        _refined("VAE", SGD(), Gaussian(), 0),
+        _refined("IWAE", SGD(), Gaussian(), 0, is_weighted=True),
+        _refined("VIS T=5, Gaussian", *gaussian),
+        _refined("VIS T=5, Gaussian, importance-weighted", *gaussian, is_weighted=True),
+        _refined(
+            "VIS T=5, Gaussian, importance-weighted, decoder frozen in the steps",
+            *gaussian,
+            is_weighted=True,
+            freeze_model=True,
+        ),
+        Row("UIVI", _semi_implicit(UIVI), 40),
+        Row("HMC-DLGM", lambda vae: (vae.guide, HamiltonianDLGM(vae)), 40, remark="one chain"),
+        Row("SIVI", _semi_implicit(SIVI), 40),
+        Row("VCD", lambda vae: (vae.guide, ContrastiveDivergence(vae)), 50, remark="one chain"),
+        _refined("VIS T=5, reverse kernel", SGLD(1e-3), ReverseKernel(), TRAIN_STEPS),
+        _refined(
+            "VIS T=1, change of variables, importance-weighted",
+            SGD(STEP_SIZE),
+            ChangeOfVariables(),
+            1,
+            is_weighted=True,
+        ),
+    ]
+    return [row._replace(published=published.get(row.name, {})) for row in rows]
+
+
+def rows_of(protocol: Protocol) -> list[Row]:
+    return paper_rows() if protocol == "paper" else sound_rows()
+
+
+def _refined(
+    name: str,
+    kernel: AbstractKernel,
+    entropy: AbstractEntropy,
+    num_steps: int,
+    *,
+    is_weighted: bool = False,
+    freeze_model: bool = False,
+) -> Row:
+    def build(vae: Autoencoder) -> tuple[Any, Any]:
+        guide = refine(
+            vae.guide,
+            vae.model,
+            kernel=kernel,
+            entropy=entropy,
+            num_steps=num_steps,
+            space="unconstrained",
+            anneal=False,
+            freeze_model=freeze_model,
+        )
+        # Weights of a point's own; without them all points share a loss and fewer draws of
+        # random numbers are made.
+        loss = PointwiseELBO if is_weighted else Trace_ELBO
+        return guide, loss(num_particles=NUM_PARTICLES)
+
+    return Row(name, build, _num_passes(entropy, num_steps, freeze_model), num_steps)
+
+
+def _num_passes(entropy: AbstractEntropy, num_steps: int, freeze_model: bool) -> float:
+    """In passes of one image: a step and its derivative are six, or four without weights."""
+    a_step: float = 4 if freeze_model else 6
+    if isinstance(entropy, ChangeOfVariables):
+        a_step *= 10  # latent values, each with a column of the Jacobian
+    num_paths = 1 if entropy.redraws else NUM_PARTICLES
+    encoder = 6
+    return encoder + 3 * NUM_PARTICLES + a_step * num_steps * num_paths
+
+
+def _semi_implicit(kind: Any) -> Callable[[Autoencoder], tuple[Any, Any]]:
+    def build(vae: Autoencoder) -> tuple[Any, Any]:
+        num_pixels = vae.encoder.loc.weights[0].shape[0]
+        guide = kind(num_pixels, vae.num_latents, HIDDEN_SIZES)
+        return guide, Trace_ELBO(num_particles=NUM_PARTICLES)
+
+    return build

@@ -1,0 +1,184 @@
+"""The peers of the paper's table, against closed forms."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer import Trace_ELBO
+
+from relbo.experiments._peers import (
+    NUM_MIXED,
+    NUM_NOISE,
+    SIVI,
+    UIVI,
+    ContrastiveDivergence,
+    Hamiltonian,
+    HamiltonianDLGM,
+    _Drawn,
+)
+from relbo.models import autoencoder
+from relbo.models._networks import DenseLayers
+
+NUM_PIXELS, NUM_LATENTS = 6, 2
+
+
+class LinearNoise(eqx.Module):
+    """A noisy encoder whose mixture is a normal."""
+
+    matrix: jax.Array
+
+    def locate(self, seen, noise):
+        return seen + self.matrix @ noise
+
+
+class LinearEncoder(eqx.Module):
+    weights: jax.Array
+    log_scale: jax.Array
+
+    def __call__(self, image):
+        return image @ self.weights, jnp.exp(self.log_scale)
+
+
+def images(number=4):
+    return jr.bernoulli(jr.key(9), 0.4, (number, NUM_PIXELS)).astype(jnp.float32)
+
+
+def drawn_and_noise(key, encoder, scale):
+    noise_key, draw_key = jr.split(key)
+    noise = jr.normal(noise_key, (NUM_NOISE,))
+    seen = jnp.zeros(NUM_LATENTS)
+    value = encoder.locate(seen, noise) + scale * jr.normal(draw_key, (NUM_LATENTS,))
+    return _Drawn(encoder, seen, scale, value), noise
+
+
+def test_chains_keep_the_law_that_they_aim_at():
+    scale = jnp.array([0.5, 2.0])
+    law = dist.Normal(1.0, scale).to_event(1)
+    start = jax.vmap(law.sample)(jr.split(jr.key(0), 4000))
+    log_density = jax.vmap(law.log_prob)
+    moved = Hamiltonian(step_size=0.8).run(jr.key(1), log_density, start, scale)
+    assert not np.allclose(moved, start)
+    # Five standard errors of a mean and of a variance.
+    np.testing.assert_allclose(moved.mean(0), 1.0, atol=5 * 2.0 / 4000**0.5)
+    np.testing.assert_allclose(
+        np.var(moved, axis=0) / scale**2, 1.0, atol=5 * (2 / 4000) ** 0.5
+    )
+
+
+def test_chains_reject_what_is_too_far():
+    start = jr.normal(jr.key(0), (200, 2))
+    log_density = lambda z: -0.5 * jnp.sum(jnp.square(z), axis=-1)
+    wild = Hamiltonian(step_size=50.0).run(jr.key(1), log_density, start, 1.0)
+    np.testing.assert_array_equal(wild, start)
+
+
+def test_slope_of_uivi_is_that_of_the_mixture():
+    """Stein's identity: the mean of score times z is minus one, whatever the density."""
+    encoder = LinearNoise(0.4 * jr.normal(jr.key(3), (NUM_LATENTS, NUM_NOISE)))
+    scale = jnp.array([0.5, 0.8])
+    guide = UIVI(NUM_PIXELS, NUM_LATENTS, (5,))
+
+    def slope(key):
+        draw_key, chain_key = jr.split(key)
+        drawn, noise = drawn_and_noise(draw_key, encoder, scale)
+        log_q = lambda z: guide._log_q(chain_key, drawn._replace(value=z), noise)
+        return jax.grad(log_q)(drawn.value), drawn.value
+
+    slopes, values = jax.jit(jax.vmap(slope))(jr.split(jr.key(4), 4000))
+    products = slopes[:, :, None] * values[:, None, :]
+    stderr = np.std(products, axis=0) / 4000**0.5
+    assert np.all(np.abs(products.mean(0) + np.eye(2)) < 4 * stderr)
+    # The given noise alone would be a much steeper slope.
+    marginal = encoder.matrix @ encoder.matrix.T + jnp.diag(scale**2)
+    exact = -jnp.linalg.solve(marginal, values.T).T
+    assert np.mean(np.square(slopes - exact)) < np.mean(np.square(slopes))
+
+
+def test_value_of_sivi_is_a_mixture():
+    encoder = LinearNoise(0.4 * jr.normal(jr.key(3), (NUM_LATENTS, NUM_NOISE)))
+    drawn, noise = drawn_and_noise(jr.key(5), encoder, jnp.array([0.5, 0.8]))
+    log_q = SIVI(NUM_PIXELS, NUM_LATENTS, (5,))._log_q(jr.key(6), drawn, noise)
+    noises = jnp.concatenate([noise[None], jr.normal(jr.key(6), (NUM_MIXED, NUM_NOISE))])
+    components = dist.MixtureSameFamily(
+        dist.Categorical(logits=jnp.zeros(NUM_MIXED + 1)),
+        dist.Normal(noises @ encoder.matrix.T, drawn.scale[None]).to_event(1),
+    )
+    np.testing.assert_allclose(log_q, components.log_prob(drawn.value), rtol=1e-5)
+
+
+def conjugate():
+    """A normal likelihood and a linear decoder, with the exact posterior for an encoder."""
+    matrix = jr.normal(jr.key(1), (NUM_LATENTS, NUM_PIXELS))
+
+    def decoder(key):
+        layers = DenseLayers((NUM_LATENTS, NUM_PIXELS), key=key)
+        where = lambda one: (one.weights, one.biases)
+        return eqx.tree_at(where, layers, ((matrix,), (jnp.zeros(NUM_PIXELS),)))
+
+    # With orthogonal rows the posterior is a product of normals.
+    rows = jnp.linalg.qr(matrix.T)[0].T
+    precision = 1.0 + jnp.sum(jnp.square(rows), axis=1)
+    vae = autoencoder(
+        num_pixels=NUM_PIXELS,
+        num_latents=NUM_LATENTS,
+        decoder=lambda key: eqx.tree_at(lambda one: one.weights, decoder(key), (rows,)),
+        encoder=lambda key: LinearEncoder(rows.T / precision[None], -0.5 * jnp.log(precision)),
+        likelihood=lambda mean: dist.Normal(mean, 1.0).to_event(1),
+    )
+    weights = lambda network: eqx.filter(network, eqx.is_inexact_array)
+    params = {
+        "encoder$params": weights(vae.encoder),
+        "decoder$params": weights(vae.decoder),
+    }
+    return vae, params
+
+
+@pytest.mark.parametrize("peer", [HamiltonianDLGM, ContrastiveDivergence])
+def test_gradients_vanish_for_the_encoder_that_is_exact(peer):
+    vae, params = conjugate()
+    batch = jr.normal(jr.key(2), (4, NUM_PIXELS))
+    loss = peer(vae)
+    value = lambda params, key: loss.loss(key, params, vae.model, vae.guide, batch)
+    gradient = jax.jit(jax.vmap(jax.grad(value), (None, 0)))
+    found = gradient(params, jr.split(jr.key(3), 2000))["encoder$params"]
+    for leaf in jax.tree.leaves(found):
+        stderr = np.std(leaf, axis=0) / 2000**0.5
+        assert np.all(np.abs(np.mean(leaf, axis=0)) < 4.5 * stderr + 1e-5)
+
+
+@pytest.mark.parametrize("peer", [HamiltonianDLGM, ContrastiveDivergence])
+def test_decoder_learns_from_the_exact_posterior(peer):
+    """Where the chain has the posterior's law, its gradient is that of the evidence."""
+    vae, params = conjugate()
+    batch = jr.normal(jr.key(2), (4, NUM_PIXELS))
+    loss = peer(vae)
+    value = lambda params, key: loss.loss(key, params, vae.model, vae.guide, batch)
+    gradient = jax.jit(jax.vmap(jax.grad(value), (None, 0)))
+    found = gradient(params, jr.split(jr.key(3), 2000))["decoder$params"].weights[0]
+
+    def evidence(matrix):
+        covariance = matrix.T @ matrix + jnp.eye(NUM_PIXELS)
+        law = dist.MultivariateNormal(jnp.zeros(NUM_PIXELS), covariance)
+        return jnp.sum(jax.vmap(law.log_prob)(batch))
+
+    exact = -jax.grad(evidence)(params["decoder$params"].weights[0])
+    stderr = np.std(found, axis=0) / 2000**0.5
+    assert np.all(np.abs(np.mean(found, axis=0) - exact) < 4.5 * stderr)
+
+
+@pytest.mark.parametrize("kind", [SIVI, UIVI])
+def test_semi_implicit_guides_stand_for_the_whole_data(kind):
+    vae = autoencoder(num_pixels=NUM_PIXELS, num_latents=NUM_LATENTS, hidden_sizes=(5,))
+    guide = kind(NUM_PIXELS, NUM_LATENTS, (5, 5))
+    weights = lambda network: eqx.filter(network, eqx.is_inexact_array)
+    params = {
+        "noisy_encoder$params": weights(guide.example),
+        "decoder$params": weights(vae.decoder),
+    }
+    loss = lambda number: Trace_ELBO().loss(
+        jr.key(0), params, vae.model, guide, images(), num_images=number
+    )
+    np.testing.assert_allclose(loss(40), 10 * loss(4), rtol=1e-5)
