@@ -123,7 +123,7 @@ class PointwiseELBO(ELBO):
         def bound(key: PRNGKeyArray, row: Any) -> Scalar:
             """Of one data point."""
             call = eqx.combine(jax.tree.map(lambda leaf: leaf[None], row), rest)
-            weigh = lambda k: _log_weight(k, param_map, model, guide, call)
+            weigh = lambda k: log_weight(k, param_map, model, guide, call)
             log_weights = jax.vmap(weigh)(jr.split(key, self.num_particles))
             return jax.nn.logsumexp(log_weights) - jnp.log(self.num_particles)
 
@@ -144,7 +144,7 @@ def _has_rows(leaf: Any) -> bool:
     return eqx.is_array_like(leaf) and jnp.ndim(leaf) > 0
 
 
-def _log_weight(
+def log_weight(
     key: PRNGKeyArray, param_map: dict[str, PyTree], model: Any, guide: Any, call: Call
 ) -> Scalar:
     """The log weight of one draw for one data point."""

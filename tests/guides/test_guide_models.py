@@ -7,12 +7,18 @@ import jax.random as jr
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import optax
 import pytest
 from numpyro import handlers
+from numpyro.infer import SVI, Trace_ELBO
+from numpyro.infer.util import log_density
 from numpyro.primitives import mutable
 
 import relbo
 from programs import DATA, FEATURES, LABELS, NUM, elbos, fit, prepare
+from relbo.entropy import Gaussian
+from relbo.kernels import SGD
+from relbo.models import autoencoder
 from targets import mean_and_error
 
 
@@ -154,3 +160,43 @@ def test_plain_log_density():
     assert position["a"].shape == (5, 2)
     with pytest.raises(ValueError, match="at least one array"):
         relbo.model_from_logdensity(logdensity_fn, {})
+
+
+def test_a_frozen_model_learns_only_where_the_steps_end():
+    vae = autoencoder(num_pixels=6, num_latents=2, hidden_sizes=(4,))
+    images = jr.bernoulli(jr.key(0), 0.4, (3, 6)).astype(jnp.float32)
+    options = {"kernel": SGD(0.1), "entropy": Gaussian(), "num_steps": 2, "anneal": False}
+    options["space"] = "unconstrained"
+    learning = relbo.refine(vae.guide, vae.model, **options)
+    frozen = relbo.refine(vae.guide, vae.model, freeze_model=True, **options)
+    svi = SVI(vae.model, learning, optax.sgd(1.0), Trace_ELBO())
+    params = svi.get_params(svi.init(jr.key(1), images))
+    frozen_svi = SVI(vae.model, frozen, optax.sgd(1.0), Trace_ELBO())
+    frozen_svi.init(jr.key(1), images)
+
+    def value_and_grad(guide):
+        loss = lambda params: Trace_ELBO().loss(jr.key(2), params, vae.model, guide, images)
+        return jax.value_and_grad(loss)(params)
+
+    value, gradient = value_and_grad(learning)
+    frozen_value, frozen_gradient = value_and_grad(frozen)
+    np.testing.assert_allclose(frozen_value, value, rtol=1e-6)
+    decoders = [one.pop("decoder$params") for one in (gradient, frozen_gradient)]
+    for one, other in zip(
+        jax.tree.leaves(gradient), jax.tree.leaves(frozen_gradient), strict=True
+    ):
+        np.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-7)
+    assert not np.allclose(decoders[0].layers.weights[0], decoders[1].layers.weights[0])
+
+    # The loss splits its key, and gives the guide the second half.
+    _, guide_key = jr.split(jr.key(2))
+    with handlers.block(), handlers.seed(rng_seed=guide_key):
+        codes = handlers.substitute(frozen, data=params)(images)["z"]
+
+    def at_the_end(decoder):
+        values = {"decoder$params": decoder, "z": codes}
+        return -log_density(handlers.seed(vae.model, 0), (images,), {}, values)[0]
+
+    expected = jax.grad(at_the_end)(params["decoder$params"])
+    for one, other in zip(jax.tree.leaves(expected), jax.tree.leaves(decoders[1]), strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-6)

@@ -79,5 +79,9 @@ EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
             "relbo.experiments.vae_fashion",
             "autoencoders of clothes: refined encoders and their peers (hours)",
         ),
+        "cvae": Experiment(
+            "relbo.experiments.cvae",
+            "a deep Bayes classifier: accuracy, calibration and decisions (hours)",
+        ),
     }
 )

@@ -9,38 +9,63 @@ importance-weighted VIS beside IWAE, all with the same draws, epochs and schedul
 that the paper's table stands beside are trained by the same code.
 """
 
-import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
 
-from relbo._progress import counted, duration
 from relbo.data import ImageSplits
-from relbo.experiments import InputError, Options, Outcome, Protocol
-from relbo.experiments._cells import Cell
-from relbo.experiments._image_cells import (
-    ANNEALED,
-    BATCH_SIZE,
-    EPOCH_SECONDS,
-    GAP,
-    LOG_LIKELIHOOD,
-    PAPER_ESTIMATE,
-    Settings,
-    Work,
+from relbo.experiments import Options, Outcome
+from relbo.experiments._cells import Cell, slug
+from relbo.experiments._image_figures import draw_codes
+from relbo.experiments._image_rows import PAPER_STEP_SIZE, TEST_STEPS, Row, rows_of
+from relbo.experiments._image_scores import (
+    annealed_loglikelihood,
+    fitted_loglikelihood,
+    paper_estimate,
+    refined_draws,
 )
-from relbo.experiments._image_rows import Row, rows_of
-from relbo.experiments._metrics import (
-    Record,
-    begin_run,
-    markdown_table,
-    over_seeds,
-    read_metrics,
-    write_metrics,
+from relbo.experiments._image_work import (
+    AbstractWork,
+    Trained,
+    chosen_rows,
+    loaded_images,
+    run_images,
 )
+from relbo.experiments._metrics import Record, over_seeds
 from relbo.experiments._run import settings_for
+from relbo.models import Autoencoder, autoencoder
+
+LOG_LIKELIHOOD = "test log-likelihood"
+ANNEALED = "test log-likelihood, annealed, on a part"
+GAP = "annealed less importance sampling, on that part"
+PAPER_ESTIMATE = "the paper's estimate"
+EPOCH_SECONDS = "seconds an epoch"
+NUM_SHOWN = 20
+QUICK_ROWS = ("VAE", "IWAE", "VIS T=5, Gaussian, importance-weighted", "VIS-5-10, particle")
+"""Of a quick run, unless others are asked for."""
+
+
+class Settings(NamedTuple):
+    """How much work a run is."""
+
+    num_seeds: int
+    sound_epochs: int
+    paper_share: float
+    """Of the paper's epochs."""
+    num_train: int | None
+    """`None` for all; so for the next."""
+    num_test: int | None
+    num_annealed: int
+    num_temperatures: int
+    num_draws: int
+    learning_rate: float
+
 
 FULL = Settings(
     num_seeds=3,
@@ -64,8 +89,6 @@ QUICK = Settings(
     num_draws=200,
     learning_rate=3e-3,
 )
-QUICK_ROWS = ("VAE", "IWAE", "VIS T=5, Gaussian, importance-weighted", "VIS-5-10, particle")
-"""Of a quick run, unless others are asked for."""
 
 
 class Dataset(NamedTuple):
@@ -82,139 +105,138 @@ class Dataset(NamedTuple):
 def run_dataset(dataset: Dataset, directory: Path, options: Options) -> Outcome:
     """Runs the protocols asked for and writes their numbers and figures to `directory`."""
     settings = settings_for(options, full=FULL, quick=QUICK)
-    chosen: dict[Protocol, list[Row]] = {
-        protocol: _chosen(protocol, options) for protocol in options.protocols
-    }
-    splits = _cut(_loaded(dataset, options), settings)
-    directory.mkdir(parents=True, exist_ok=True)
-    metrics = directory / "metrics.json"
-    if metrics.exists():
-        read_metrics(metrics)  # one that is broken is better known now than after the work
-    for protocol, rows in chosen.items():
-        work = Work(protocol, settings, splits, dataset.paper_epochs, directory)
-        _run_protocol(dataset, work, rows, metrics, options)
-    return Outcome(metrics, tuple(sorted(directory.glob("*_images_*.png"))))
-
-
-def _run_protocol(
-    dataset: Dataset, work: Work, rows: Sequence[Row], metrics: Path, options: Options
-) -> None:
-    """Every row with the first seed, then with the next, so that it can be stopped anywhere."""
-    label = f"{dataset.experiment}, {work.protocol}"
-    cells = [(row, seed) for seed in range(work.settings.num_seeds) for row in rows]
-    to_do = [row for row, seed in cells if not (options.resume and work.kept(row, seed))]
-    if to_do:
-        left = duration(_estimate(work, to_do))
-        print(f"{label}: {len(to_do)} fits to do, about {left}", flush=True)
-    run = begin_run(options)
-    found: dict[str, list[Cell]] = {}
-    with counted(label, len(cells)) as done:
-        for row, seed in cells:
-            cell = work.run(row, seed, run, resume=options.resume)
-            found.setdefault(row.name, []).append(cell)
-            records = [r for each in rows for r in _records(dataset, work, each, found)]
-            write_metrics(metrics, records, run)
-            done(f"{row.name}, seed {seed}")
-    print(
-        markdown_table(r for r in read_metrics(metrics).records if r.protocol == work.protocol)
+    rows = chosen_rows(rows_of, options, QUICK_ROWS)
+    splits = loaded_images(
+        dataset.load, options, num_train=settings.num_train, num_test=settings.num_test
     )
+    work_for = lambda protocol: Work(protocol, settings, splits, directory, dataset)
+    metrics = run_images(dataset.experiment, directory, options, work_for, rows)
+    return Outcome(metrics, tuple(sorted(directory.glob("*.png"))))
 
 
-def _chosen(protocol: Protocol, options: Options) -> list[Row]:
-    rows = rows_of(protocol)
-    wanted = options.only or (QUICK_ROWS if options.quick else ())
-    known = {row.name for row in rows_of("paper") + rows_of("sound")}
-    unknown = [name for name in wanted if name not in known]
-    if unknown:
-        raise InputError(f"--only {unknown[0]}: there are the rows {', '.join(sorted(known))}")
-    return [row for row in rows if not wanted or row.name in wanted]
+@dataclass(frozen=True)
+class Work(AbstractWork):
+    """One protocol on one data set."""
 
+    dataset: Dataset
 
-def _loaded(dataset: Dataset, options: Options) -> ImageSplits:
-    try:
-        return dataset.load(options.data_dir)
-    except ValueError as error:
-        if options.data_dir is None:
-            raise
-        raise InputError(f"--data-dir: {error}") from error
+    def model(self) -> Autoencoder:
+        return autoencoder()
 
+    def data(self) -> tuple:
+        return (self.splits.train.images,)
 
-def _cut(splits: ImageSplits, settings: Settings) -> ImageSplits:
-    """Some of the images where a run is to be short."""
-    train, test = splits.train, splits.test
-    if settings.num_train is not None:
-        train = train.evenly(min(settings.num_train, len(train.images)))
-    if settings.num_test is not None:
-        test = test.evenly(min(settings.num_test, len(test.images)))
-    return splits._replace(train=train, test=test)
+    def paper_epochs(self, row: Row) -> int:
+        return self.dataset.paper_epochs if row.num_steps == 0 else 10
 
+    def paper_rate(self) -> float:
+        return 1e-3
 
-def _estimate(work: Work, rows: Sequence[Row]) -> float:
-    """Seconds of training and scoring, from how long passes take on this machine."""
-    passes = 0.0
-    for row in rows:
-        passes += work.num_iterations(row) * BATCH_SIZE * row.num_passes
-        # Three rounds of weighted draws, and a gradient at each temperature.
-        passes += len(work.splits.test.images) * 3 * work.settings.num_draws
-        passes += work.settings.num_annealed * work.settings.num_temperatures * 2
-    # Products are two thirds of the time; compiling takes half a minute a fit.
-    return 1.5 * passes * _seconds_a_pass() + 30.0 * len(rows)
-
-
-def _seconds_a_pass() -> float:
-    """Of one image through a network like the decoder."""
-    number, repeats = 5 * BATCH_SIZE, 20
-    inputs, weights = jnp.ones((number, 250)), jnp.full((250, 784), 0.01)
-
-    @jax.jit
-    def run(inputs: jax.Array, weights: jax.Array) -> jax.Array:
-        turn = lambda _, x: 0.01 * ((x @ weights) @ weights.T)
-        return jax.lax.fori_loop(0, repeats, turn, inputs)
-
-    run(inputs, weights).block_until_ready()
-    begin = time.perf_counter()
-    run(inputs, weights).block_until_ready()
-    return (time.perf_counter() - begin) / (2 * number * repeats)
-
-
-def _records(
-    dataset: Dataset, work: Work, row: Row, found: dict[str, list[Cell]]
-) -> Iterator[Record]:
-    """All numbers of a row, over the seeds that are there."""
-    cells = found.get(row.name, [])
-    for metric in cells[0].scores if cells else ():
-        name, _, other = metric.partition(" / ")
-        yield over_seeds(
-            [cell.scores[metric] for cell in cells],
-            experiment=dataset.experiment,
-            protocol=work.protocol,
-            row=other or row.name,
-            metric=name,
-            estimator=_words(work, row, name),
-            seconds=sum(cell.seconds for cell in cells),
-            valid_bound={LOG_LIKELIHOOD: True, ANNEALED: True, PAPER_ESTIMATE: False}.get(name),
-            paper=_paper(dataset, row, name, other),
+    def score(self, row: Row, seed: int, trained: Trained) -> dict[str, float]:
+        """The log-likelihood by two estimators, and in the paper's protocol by its own."""
+        if seed == 0:
+            self._draw_figures(row, trained)
+        test = self.splits.test.images
+        stride = max(1, len(test) // min(self.settings.num_annealed, len(test)))
+        fit_key, anneal_key, paper_key = jr.split(jr.fold_in(jr.key(1), seed), 3)
+        vae, guide, params, _ = trained
+        fitted = fitted_loglikelihood(
+            fit_key, vae, guide, params, test, num_draws=self.settings.num_draws
         )
+        annealed = annealed_loglikelihood(
+            anneal_key,
+            vae,
+            params,
+            test[::stride],
+            num_temperatures=self.settings.num_temperatures,
+        )
+        slow = annealed.mean().value
+        scores = {
+            LOG_LIKELIHOOD: fitted.mean().value,
+            ANNEALED: slow,
+            GAP: slow - np.mean(fitted.values[::stride]),
+            EPOCH_SECONDS: trained.seconds / self.num_epochs(row),
+        }
+        if self.protocol == "paper":
+            scores |= self._paper_scores(paper_key, row, trained)
+        return {name: float(score) for name, score in scores.items()}
+
+    def records(self, row: Row, cells: Sequence[Cell]) -> Iterator[Record]:
+        for metric in cells[0].scores:
+            name, _, other = metric.partition(" / ")
+            is_bound = {LOG_LIKELIHOOD: True, ANNEALED: True, PAPER_ESTIMATE: False}
+            yield over_seeds(
+                [cell.scores[metric] for cell in cells],
+                experiment=self.dataset.experiment,
+                protocol=self.protocol,
+                row=other or row.name,
+                metric=name,
+                estimator=self._how(name) + self.words(row),
+                seconds=sum(cell.seconds for cell in cells),
+                valid_bound=is_bound.get(name),
+                paper=self._published(row, name, other),
+            )
+
+    def _paper_scores(self, key: Any, row: Row, trained: Trained) -> dict[str, float]:
+        """The paper's estimate; of the plain model both without steps and with some."""
+        steps = {row.name: TEST_STEPS} if row.num_steps else {"VAE": 0, "VIS-0-10": TEST_STEPS}
+        estimate = lambda num_steps: paper_estimate(
+            key,
+            trained.vae,
+            trained.params,
+            self.splits.test.images,
+            step_size=PAPER_STEP_SIZE,
+            num_steps=num_steps,
+        )
+        return {
+            f"{PAPER_ESTIMATE} / {name}": float(np.mean(estimate(num_steps)))
+            for name, num_steps in steps.items()
+        }
+
+    def _draw_figures(self, row: Row, trained: Trained) -> None:
+        """Images, what is made of them, images made up, and ways through the latent space."""
+        shown = self.splits.test.evenly(min(NUM_SHOWN, len(self.splits.test.images))).images
+        num_latents = trained.vae.num_latents
+        draws = refined_draws(jr.key(2), trained.guide, trained.params, shown, num_draws=1)
+        decode = jax.jit(jax.vmap(trained.vae.decoder_from(trained.params)))
+        seen = lambda codes: np.asarray(jax.nn.sigmoid(decode(codes)))
+        images = {
+            "image": shown,
+            "reconstruction": seen(draws[:, 0]),
+            "from the prior": seen(jr.normal(jr.key(3), (len(shown), num_latents))),
+        }
+        walks = {
+            f"z[{axis}]": seen(_walk(draws[0, 0], axis, NUM_SHOWN))
+            for axis in range(min(5, num_latents))
+        }
+        name = f"{self.protocol}_{{}}_{slug(row.name)}"
+        draw_codes(self.directory / name.format("images"), images, row.name)
+        title = f"{row.name}: one image's code, each coordinate from -3 to 3"
+        draw_codes(self.directory / name.format("walks"), walks, title)
+
+    def _published(self, row: Row, metric: str, other: str) -> float | None:
+        """The paper's own figures by its estimator, its peers' log-likelihoods as published."""
+        if metric == PAPER_ESTIMATE:
+            return self.dataset.paper["VIS-5-10" if row.num_steps else other]
+        if metric == LOG_LIKELIHOOD:
+            return row.published.get(self.dataset.experiment)
+        return None
+
+    def _how(self, metric: str) -> str:
+        """What an estimate is."""
+        number = len(self.splits.test.images)
+        part = min(self.settings.num_annealed, number)
+        return {
+            LOG_LIKELIHOOD: f"importance sampling, {self.settings.num_draws} draws an image "
+            f"from a proposal fitted to its own draws, {number} test images; ",
+            ANNEALED: f"annealed importance sampling, {self.settings.num_temperatures} "
+            f"temperatures, {part} images taken evenly from the test images; ",
+            GAP: f"the two estimates on the same {part} images; ",
+            PAPER_ESTIMATE: "log-mean-exp of 10 draws after their steps without noise, over a "
+            "density taken at its own centre; ",
+            EPOCH_SECONDS: "training alone, compilation included; ",
+        }[metric]
 
 
-def _paper(dataset: Dataset, row: Row, metric: str, other: str) -> float | None:
-    """The figure that the paper prints: its own by its estimator, its peers' as published."""
-    if metric == PAPER_ESTIMATE:
-        return dataset.paper["VIS-5-10" if row.num_steps else other]
-    return row.published.get(dataset.experiment) if metric == LOG_LIKELIHOOD else None
-
-
-def _words(work: Work, row: Row, metric: str) -> str:
-    settings, test = work.settings, work.splits.test.images
-    part = min(settings.num_annealed, len(test))
-    how = {
-        LOG_LIKELIHOOD: f"importance sampling, {settings.num_draws} draws an image from a "
-        f"proposal fitted to its own draws, {len(test)} test images; ",
-        ANNEALED: f"annealed importance sampling, {settings.num_temperatures} temperatures, "
-        f"{part} images taken evenly from the test images; ",
-        GAP: f"the two estimates on the same {part} images; ",
-        PAPER_ESTIMATE: "log-mean-exp of 10 draws after their steps without noise, over a "
-        "density taken at its own centre; ",
-        EPOCH_SECONDS: "training alone, compilation included; ",
-    }
-    return how[metric] + work.words(row)
+def _walk(code: Any, axis: int, number: int) -> Any:
+    return jnp.tile(code, (number, 1)).at[:, axis].set(jnp.linspace(-3.0, 3.0, number))

@@ -2,9 +2,13 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+from relbo._progress import counted
+
+R = TypeVar("R", bound=Any)
 
 
 class Cell(NamedTuple):
@@ -61,3 +65,28 @@ def kept_cell(path: Path, settings: dict[str, Any]) -> Cell | None:
         return None
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: not a cell of relbo ({error}); remove it") from error
+
+
+def run_in_turn(
+    label: str,
+    rows: Sequence[R],
+    num_seeds: int,
+    run_one: Callable[[R, int], Cell],
+    write: Callable[[dict[str, list[Cell]]], None],
+) -> None:
+    """Every row with the first seed, then with the next, so that it can be stopped anywhere.
+
+    Args:
+        label: for the progress.
+        rows: each has a `name`.
+        num_seeds: of each row.
+        run_one: runs a row with a seed.
+        write: is handed all that was found so far after each, by the name of the row.
+    """
+    found: dict[str, list[Cell]] = {}
+    with counted(label, num_seeds * len(rows)) as done:
+        for seed in range(num_seeds):
+            for row in rows:
+                found.setdefault(row.name, []).append(run_one(row, seed))
+                write(found)
+                done(f"{row.name}, seed {seed}")

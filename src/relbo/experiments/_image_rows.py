@@ -39,7 +39,7 @@ class Row(NamedTuple):
     num_steps: int = 0
     published: dict[str, float] = {}  # noqa: RUF012 - never changed
     """The log-likelihood that its own authors or others print, by experiment."""
-    remark: str = ""
+    remark: str = f"S = {NUM_PARTICLES}"
     """What one must know of its training besides."""
 
 
@@ -47,9 +47,9 @@ def paper_rows() -> list[Row]:
     """The plain autoencoder, and five steps under the paper's two accounts."""
     step = PAPER_STEP_SIZE
     return [
-        _refined("VAE", SGD(step), Gaussian(), 0),
-        _refined("VIS-5-10, particle", SGD(step), Particle(), TRAIN_STEPS),
-        _refined("VIS-5-10, Monte Carlo", SGLD(step), MonteCarlo(), TRAIN_STEPS),
+        refined_row("VAE", SGD(step), Gaussian(), 0),
+        refined_row("VIS-5-10, particle", SGD(step), Particle(), TRAIN_STEPS),
+        refined_row("VIS-5-10, Monte Carlo", SGLD(step), MonteCarlo(), TRAIN_STEPS),
     ]
 
 
@@ -64,11 +64,11 @@ def sound_rows() -> list[Row]:
         "HMC-DLGM": {"vae-mnist": -96.23, "vae-fashion": -117.74},
     }
     rows = [
-        _refined("VAE", SGD(), Gaussian(), 0),
-        _refined("IWAE", SGD(), Gaussian(), 0, is_weighted=True),
-        _refined("VIS T=5, Gaussian", *gaussian),
-        _refined("VIS T=5, Gaussian, importance-weighted", *gaussian, is_weighted=True),
-        _refined(
+        refined_row("VAE", SGD(), Gaussian(), 0),
+        refined_row("IWAE", SGD(), Gaussian(), 0, is_weighted=True),
+        refined_row("VIS T=5, Gaussian", *gaussian),
+        refined_row("VIS T=5, Gaussian, importance-weighted", *gaussian, is_weighted=True),
+        refined_row(
             "VIS T=5, Gaussian, importance-weighted, decoder frozen in the steps",
             *gaussian,
             is_weighted=True,
@@ -78,8 +78,8 @@ def sound_rows() -> list[Row]:
         Row("HMC-DLGM", lambda vae: (vae.guide, HamiltonianDLGM(vae)), 40, remark="one chain"),
         Row("SIVI", _semi_implicit(SIVI), 40),
         Row("VCD", lambda vae: (vae.guide, ContrastiveDivergence(vae)), 50, remark="one chain"),
-        _refined("VIS T=5, reverse kernel", SGLD(1e-3), ReverseKernel(), TRAIN_STEPS),
-        _refined(
+        refined_row("VIS T=5, reverse kernel", SGLD(1e-3), ReverseKernel(), TRAIN_STEPS),
+        refined_row(
             "VIS T=1, change of variables, importance-weighted",
             SGD(STEP_SIZE),
             ChangeOfVariables(),
@@ -94,7 +94,7 @@ def rows_of(protocol: Protocol) -> list[Row]:
     return paper_rows() if protocol == "paper" else sound_rows()
 
 
-def _refined(
+def refined_row(
     name: str,
     kernel: AbstractKernel,
     entropy: AbstractEntropy,
@@ -103,6 +103,8 @@ def _refined(
     is_weighted: bool = False,
     freeze_model: bool = False,
 ) -> Row:
+    """A row whose guide is an encoder with a sampler inside."""
+
     def build(vae: Autoencoder) -> tuple[Any, Any]:
         guide = refine(
             vae.guide,

@@ -1,0 +1,110 @@
+"""How likely an image is in each class, under a conditional autoencoder."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Scalar
+
+from relbo._program import Call
+from relbo.bases import DiagonalNormal
+from relbo.elbo import log_weight
+from relbo.evaluate import LatentVariableModel
+from relbo.evaluate.importance import log_mean, map_batched
+from relbo.models import Autoencoder
+
+Params = dict[str, PyTree]
+
+
+def class_evidence(
+    key: PRNGKeyArray,
+    vae: Autoencoder,
+    guide: Any,
+    params: Params,
+    images: np.ndarray,
+    *,
+    num_draws: int,
+    batch_size: int = 100,
+) -> Float[Array, "n classes"]:
+    r"""$\log p(x \mid y)$ of each image in each class, from importance weights of a guide.
+
+    Args:
+        key: a random key.
+        vae: a conditional model.
+        guide: a guide of it, refined or not.
+        params: as learned.
+        images: `[n, pixels]`.
+        num_draws: K, for each image and class.
+        batch_size: images at once.
+    """
+    one = lambda key, image, label: log_weight(
+        key, params, vae.model, guide, Call((image[None], label[None]), {})
+    )
+    return _of_all(key, one, vae, jnp.asarray(images), num_draws, batch_size)
+
+
+def paper_class_scores(
+    key: PRNGKeyArray,
+    vae: Autoencoder,
+    params: Params,
+    images: np.ndarray,
+    *,
+    num_draws: int,
+    step_size: float,
+    num_steps: int,
+    batch_size: int = 100,
+) -> Float[Array, "n classes"]:
+    r"""$\log \frac1K \sum_k p(x \mid z_k, y)$ over the encoder's draws, as the paper has it.
+
+    The draws are refined by ascent without noise. It is no evidence: the draws come from the
+    posterior, not from the prior, and no weight makes up for it.
+
+    Args:
+        key: a random key.
+        vae: a conditional model.
+        params: as learned.
+        images: `[n, pixels]`.
+        num_draws: K, for each image and class.
+        step_size: of the ascent.
+        num_steps: of the ascent, T at test time.
+        batch_size: images at once.
+    """
+    encoder, loglikelihood = vae.encoder_from(params), vae.loglikelihood_from(params)
+    model = LatentVariableModel(loglikelihood)
+
+    def one(key: PRNGKeyArray, image: Array, label: Array) -> Scalar:
+        condition = jax.nn.one_hot(label, vae.num_classes or 0)
+        loc, scale = encoder(image.astype(jnp.result_type(float)), condition)
+        start, _ = DiagonalNormal(loc, scale).sample(key)
+        climb = lambda _, z: z + step_size * jax.grad(model)(z, (image, label))
+        refined = jax.lax.fori_loop(0, num_steps, climb, start)
+        return loglikelihood(refined, (image, label))
+
+    return _of_all(key, one, vae, jnp.asarray(images), num_draws, batch_size)
+
+
+@eqx.filter_jit
+def _of_all(
+    key: PRNGKeyArray,
+    one: Any,
+    vae: Autoencoder,
+    images: Array,
+    num_draws: int,
+    batch_size: int,
+) -> Float[Array, "n classes"]:
+    """The logarithm of a mean over draws, for every image and class."""
+    num_classes = vae.num_classes or 0
+
+    def of_class(key: PRNGKeyArray, image: Array, label: Array) -> Scalar:
+        keys = jr.split(key, num_draws)
+        return log_mean(jax.vmap(lambda k: one(k, image, label))(keys)).value
+
+    def of_image(inputs: tuple[PRNGKeyArray, Array]) -> Float[Array, " classes"]:
+        key, image = inputs
+        keys, labels = jr.split(key, num_classes), jnp.arange(num_classes)
+        return jax.vmap(of_class, (0, None, 0))(keys, image, labels)
+
+    return map_batched(of_image, (jr.split(key, len(images)), images), batch_size)

@@ -1,0 +1,275 @@
+"""What the experiments on images share: long fits, row by row and seed by seed."""
+
+import shutil
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import optax
+
+from relbo._progress import duration
+from relbo.data import ImageSplits
+from relbo.experiments import InputError, Options, Protocol
+from relbo.experiments._cells import Cell, computed_cell, kept_cell, run_in_turn, slug
+from relbo.experiments._image_rows import Row
+from relbo.experiments._metrics import (
+    Record,
+    begin_run,
+    markdown_table,
+    read_metrics,
+    write_metrics,
+)
+from relbo.models import Autoencoder
+from relbo.training import fit
+
+BATCH_SIZE = 128
+
+RowsOf = Callable[[Protocol], list[Row]]
+
+
+class Trained(NamedTuple):
+    """A model with what was learned."""
+
+    vae: Autoencoder
+    guide: Any
+    params: dict[str, Any]
+    seconds: float
+    """Of this sitting: what was trained before an interruption is left out."""
+
+
+@dataclass(frozen=True)
+class AbstractWork(ABC):
+    """One protocol of an experiment on images."""
+
+    protocol: Protocol
+    settings: Any
+    """Has `num_seeds`, `sound_epochs` and `learning_rate` besides its own."""
+    splits: ImageSplits
+    directory: Path
+
+    @abstractmethod
+    def model(self) -> Autoencoder:
+        """What is trained."""
+
+    @abstractmethod
+    def data(self) -> tuple:
+        """The arguments to train it on."""
+
+    @abstractmethod
+    def paper_epochs(self, row: Row) -> int:
+        """How long the paper trains."""
+
+    @abstractmethod
+    def paper_rate(self) -> float:
+        """At what rate the paper trains."""
+
+    @abstractmethod
+    def score(self, row: Row, seed: int, trained: Trained) -> dict[str, float]:
+        """All numbers of a row; may leave figures behind."""
+
+    @abstractmethod
+    def records(self, row: Row, cells: Sequence[Cell]) -> Iterable[Record]:
+        """All numbers of a row over the seeds that are there."""
+
+    def num_epochs(self, row: Row) -> int:
+        if self.protocol == "sound":
+            return self.settings.sound_epochs
+        return max(1, round(self.settings.paper_share * self.paper_epochs(row)))
+
+    def num_iterations(self, row: Row) -> int:
+        return self.num_epochs(row) * (len(self.splits.train.images) // BATCH_SIZE)
+
+    def learning_rate(self) -> float:
+        return self.settings.learning_rate if self.protocol == "sound" else self.paper_rate()
+
+    def words(self, row: Row) -> str:
+        """How a row was trained."""
+        decay = ", cosine decay" if self.protocol == "sound" else ""
+        return (
+            f"trained for {self.num_epochs(row)} epochs of {len(self.splits.train.images)} "
+            f"images, Adam {self.learning_rate()}{decay}, batch {BATCH_SIZE}, {row.remark}"
+        )
+
+    def train(self, row: Row, seed: int) -> Trained:
+        """Trains by Adam; goes on from a checkpoint where there is one."""
+        begin = time.perf_counter()
+        vae = self.model()
+        guide, loss = row.build(vae)
+        rate: Any = self.learning_rate()
+        if self.protocol == "sound":
+            rate = optax.cosine_decay_schedule(rate, self.num_iterations(row))
+        fitted = fit(
+            jr.key(seed),
+            vae.model,
+            self.data(),
+            {"num_images": len(self.splits.train.images)},
+            guide=guide,
+            loss=loss,
+            optimiser=optax.adam(rate),
+            num_iterations=self.num_iterations(row),
+            batch_size=BATCH_SIZE,
+            early_stopping=False,
+            warm_start=False,
+            checkpoint_dir=self._checkpoints(row, seed),
+        )
+        return Trained(vae, guide, fitted.params, time.perf_counter() - begin)
+
+    def run(self, row: Row, seed: int, run: dict[str, Any], *, resume: bool) -> Cell:
+        """Trains and scores, or finds what was found before."""
+
+        def compute() -> tuple[dict[str, float], float]:
+            trained = self.train(row, seed)
+            return self.score(row, seed, trained), trained.seconds
+
+        kept = self.kept(row, seed) if resume else None
+        if not resume:
+            shutil.rmtree(self._checkpoints(row, seed), ignore_errors=True)
+        return kept or computed_cell(self._path(row, seed), self._decisive(), run, compute)
+
+    def kept(self, row: Row, seed: int) -> Cell | None:
+        """What was found before with the same settings."""
+        return kept_cell(self._path(row, seed), self._decisive())
+
+    def _path(self, row: Row, seed: int) -> Path:
+        return self.directory / "cells" / f"{self.protocol}-{slug(row.name)}-{seed}.json"
+
+    def _checkpoints(self, row: Row, seed: int) -> Path:
+        name = f"{self.protocol}-{slug(row.name)}-{self.num_epochs(row)}-{seed}"
+        return self.directory / "checkpoints" / name
+
+    def _decisive(self) -> dict[str, Any]:
+        """What the numbers depend on; a seed is the same among few or many."""
+        settings = self.settings._asdict()
+        settings.pop("num_seeds")
+        return {**settings, "train": _checksum(self.splits.train.images)} | {
+            "test": _checksum(self.splits.test.images)
+        }
+
+
+def run_images(
+    name: str,
+    directory: Path,
+    options: Options,
+    work_for: Callable[[Protocol], AbstractWork],
+    rows: dict[Protocol, list[Row]],
+) -> Path:
+    """Runs the protocols asked for; `metrics.json` is written after every fit.
+
+    Args:
+        name: of the experiment.
+        directory: where everything goes.
+        options: from the command line.
+        work_for: makes the work of a protocol.
+        rows: of each protocol.
+
+    Returns:
+        The path of `metrics.json`.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    metrics = directory / "metrics.json"
+    if metrics.exists():
+        read_metrics(metrics)  # one that is broken is better known now than after the work
+    for protocol in options.protocols:
+        _run_work(name, work_for(protocol), rows[protocol], metrics, options)
+    return metrics
+
+
+def _run_work(
+    name: str, work: AbstractWork, rows: Sequence[Row], metrics: Path, options: Options
+) -> None:
+    label = f"{name}, {work.protocol}"
+    num_seeds = work.settings.num_seeds
+    cells = [(row, seed) for seed in range(num_seeds) for row in rows]
+    to_do = [row for row, seed in cells if not (options.resume and work.kept(row, seed))]
+    if to_do:
+        left = duration(_estimate(work, to_do))
+        print(f"{label}: {len(to_do)} fits to do, about {left}", flush=True)
+    run = begin_run(options)
+
+    def write(found: dict[str, list[Cell]]) -> None:
+        done = [row for row in rows if row.name in found]
+        records = [r for row in done for r in work.records(row, found[row.name])]
+        write_metrics(metrics, records, run)
+
+    run_one = lambda row, seed: work.run(row, seed, run, resume=options.resume)
+    run_in_turn(label, rows, num_seeds, run_one, write)
+    written = read_metrics(metrics).records
+    print(markdown_table(record for record in written if record.protocol == work.protocol))
+
+
+def chosen_rows(
+    rows_of: RowsOf, options: Options, quick: Sequence[str] = ()
+) -> dict[Protocol, list[Row]]:
+    """The rows that were asked for.
+
+    Args:
+        rows_of: all rows of a protocol.
+        options: from the command line.
+        quick: the names of the rows of a quick run, unless others are asked for.
+    """
+    wanted = options.only or (quick if options.quick else ())
+    known = dict.fromkeys(row.name for row in rows_of("paper") + rows_of("sound"))
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        raise InputError(f"--only {unknown[0]}: there are the rows {'; '.join(known)}")
+    return {
+        protocol: [row for row in rows_of(protocol) if not wanted or row.name in wanted]
+        for protocol in options.protocols
+    }
+
+
+def loaded_images(
+    load: Callable[[Path | None], ImageSplits],
+    options: Options,
+    *,
+    num_train: int | None,
+    num_test: int | None,
+) -> ImageSplits:
+    """The images, or some of them where a run is to be short."""
+    try:
+        splits = load(options.data_dir)
+    except ValueError as error:
+        if options.data_dir is None:
+            raise
+        raise InputError(f"--data-dir: {error}") from error
+    train, test = splits.train, splits.test
+    if num_train is not None:
+        train = train.evenly(min(num_train, len(train.images)))
+    if num_test is not None:
+        test = test.evenly(min(num_test, len(test.images)))
+    return splits._replace(train=train, test=test)
+
+
+def _estimate(work: AbstractWork, rows: Sequence[Row]) -> float:
+    """Seconds of training, from how long passes take on this machine."""
+    passes = sum(work.num_iterations(row) * BATCH_SIZE * row.num_passes for row in rows)
+    # Products are two thirds of the time; compiling and scoring take a minute or so a fit.
+    return 1.5 * passes * _seconds_a_pass() + 60.0 * len(rows)
+
+
+def _seconds_a_pass() -> float:
+    """Of one image through a network like the decoder."""
+    number, repeats = 5 * BATCH_SIZE, 20
+    inputs, weights = jnp.ones((number, 250)), jnp.full((250, 784), 0.01)
+
+    @jax.jit
+    def run(inputs: jax.Array, weights: jax.Array) -> jax.Array:
+        turn = lambda _, x: 0.01 * ((x @ weights) @ weights.T)
+        return jax.lax.fori_loop(0, repeats, turn, inputs)
+
+    run(inputs, weights).block_until_ready()
+    begin = time.perf_counter()
+    run(inputs, weights).block_until_ready()
+    return (time.perf_counter() - begin) / (2 * number * repeats)
+
+
+def _checksum(images: np.ndarray) -> str:
+    """Tells one set of images from another."""
+    return f"{images.shape}, {int(np.asarray(images).sum())} pixels"

@@ -1,0 +1,223 @@
+"""A conditional autoencoder as a classifier (paper, section 5.4), and as one who decides.
+
+`paper` averages p(x | z, y) over the encoder's draws, as printed: that is no evidence of a
+class, since the draws already fit the image. `sound` weighs the draws, so that the average is
+an estimate of p(x | y).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array
+
+from relbo.data import binarized_mnist
+from relbo.entropy import Gaussian, Particle
+from relbo.evaluate import (
+    CategoricalForecast,
+    accuracy,
+    calibration_error,
+    decide,
+    log_score,
+    reliability,
+)
+from relbo.experiments import Options, Outcome, Protocol
+from relbo.experiments._cells import Cell, slug
+from relbo.experiments._class_scores import class_evidence, paper_class_scores
+from relbo.experiments._cvae_story import (
+    ABSTAINED,
+    ACCURACY,
+    CALIBRATION,
+    LOG_SCORE,
+    UTILITY,
+)
+from relbo.experiments._cvae_story import STORY as STORY
+from relbo.experiments._figures import BLUE, new_figure, save_figure
+from relbo.experiments._image_rows import Row, refined_row
+from relbo.experiments._image_work import (
+    AbstractWork,
+    Trained,
+    chosen_rows,
+    loaded_images,
+    run_images,
+)
+from relbo.experiments._metrics import Record, over_seeds
+from relbo.experiments._run import settings_for
+from relbo.kernels import SGD
+from relbo.models import Autoencoder, autoencoder
+
+NUM_CLASSES = 10
+NUM_DRAWS, MANY_DRAWS = 5, 100
+PAPER_STEP_SIZE = 5e-5
+TRAIN_STEPS, TEST_STEPS = 5, 10
+PAPER = {"T = 0, 0": 0.965, "T = 0, 10": 0.977, "T = 5, 10": 0.998}
+"""The paper's accuracies. Its loader gives every image the label 0: they stand for little."""
+WRONG, ABSTAIN = -5.0, 0.5
+"""What a wrong guess and none are worth, where a right one is worth 1."""
+
+
+class Settings(NamedTuple):
+    """How much work a run is."""
+
+    num_seeds: int
+    sound_epochs: int
+    paper_share: float
+    """Of the paper's epochs."""
+    num_train: int | None
+    """`None` for all; so for the next."""
+    num_test: int | None
+    learning_rate: float
+
+
+FULL = Settings(3, 60, 1.0, None, None, 3e-3)
+QUICK = Settings(1, 4, 0.1, 12_800, 500, 3e-3)
+
+
+def rows_of(protocol: Protocol) -> list[Row]:
+    """What is trained; most of it is tested in two ways."""
+    if protocol == "paper":
+        step = SGD(PAPER_STEP_SIZE)
+        return [
+            refined_row("T = 0", step, Gaussian(), 0),
+            refined_row("T = 5", step, Particle(), TRAIN_STEPS),
+        ]
+    name = "VIS T=5, Gaussian, importance-weighted"
+    refined = refined_row(name, SGD(0.01), Gaussian(), TRAIN_STEPS, is_weighted=True)
+    return [refined_row("IWAE", SGD(), Gaussian(), 0, is_weighted=True), refined]
+
+
+def run(directory: Path, options: Options) -> Outcome:
+    """Runs the protocols asked for and writes their numbers and figures to `directory`."""
+    settings = settings_for(options, full=FULL, quick=QUICK)
+    rows = chosen_rows(rows_of, options)
+    splits = loaded_images(
+        binarized_mnist, options, num_train=settings.num_train, num_test=settings.num_test
+    )
+    work_for = lambda protocol: Work(protocol, settings, splits, directory)
+    metrics = run_images("cvae", directory, options, work_for, rows)
+    return Outcome(metrics, tuple(sorted(directory.glob("*.png"))))
+
+
+@dataclass(frozen=True)
+class Work(AbstractWork):
+    """One protocol."""
+
+    def model(self) -> Autoencoder:
+        return autoencoder(num_classes=NUM_CLASSES)
+
+    def data(self) -> tuple:
+        return self.splits.train.images, self.splits.train.labels
+
+    def paper_epochs(self, row: Row) -> int:
+        return 10 if row.num_steps else 15
+
+    def paper_rate(self) -> float:
+        # As in the released code; the text has 0.01.
+        return 5e-4
+
+    def score(self, row: Row, seed: int, trained: Trained) -> dict[str, float]:
+        """All numbers of every way to test what was trained."""
+        found = {}
+        observed = jnp.asarray(self.splits.test.labels)
+        for name, evidence in self._evidence(row, seed, trained):
+            # All classes are as likely before the image is seen.
+            forecast = CategoricalForecast(evidence)
+            scores = scores_of(forecast, observed)
+            found |= {f"{metric} / {name}": score for metric, score in scores.items()}
+            if seed == 0:
+                stem = self.directory / f"{self.protocol}_reliability_{slug(name)}"
+                draw_reliability(stem, forecast, observed, name)
+        return found
+
+    def records(self, row: Row, cells: Sequence[Cell]) -> Iterator[Record]:
+        for name in cells[0].scores:
+            metric, _, test = name.partition(" / ")
+            yield over_seeds(
+                [cell.scores[name] for cell in cells],
+                experiment="cvae",
+                protocol=self.protocol,
+                row=test,
+                metric=metric,
+                estimator=f"{self._how(metric)}; {self.words(row)}",
+                seconds=sum(cell.seconds for cell in cells),
+                paper=PAPER.get(test) if metric == ACCURACY else None,
+            )
+
+    def _evidence(self, row: Row, seed: int, trained: Trained) -> Iterator[tuple[str, Array]]:
+        """Each way to test, and what it says of every class."""
+        key = jr.fold_in(jr.key(1), seed)
+        vae, guide, params, _ = trained
+        images = self.splits.test.images
+        if self.protocol == "sound":
+            for number in (NUM_DRAWS, MANY_DRAWS):
+                found = class_evidence(key, vae, guide, params, images, num_draws=number)
+                yield f"{row.name}, K = {number}", found
+            return
+        for num_steps in (TEST_STEPS,) if row.num_steps else (0, TEST_STEPS):
+            found = paper_class_scores(
+                key,
+                vae,
+                params,
+                images,
+                num_draws=NUM_DRAWS,
+                step_size=PAPER_STEP_SIZE,
+                num_steps=num_steps,
+            )
+            yield f"T = {row.num_steps}, {num_steps}", found
+
+    def _how(self, metric: str) -> str:
+        """What a number is."""
+        number = len(self.splits.test.images)
+        draws = "importance-weighted draws" if self.protocol == "sound" else "draws, unweighted"
+        found = f"{number} test images, class evidence from {draws}"
+        if metric in (UTILITY, ABSTAINED):
+            return f"{found}; right 1, wrong {WRONG:g}, abstained {ABSTAIN:g}"
+        return found
+
+
+def scores_of(forecast: CategoricalForecast, observed: Array) -> dict[str, float]:
+    """How good the guesses are, how honest the probabilities, and what decisions are worth."""
+    utility = guess_or_abstain()
+    action = decide(forecast, utility).action
+    scores = {
+        ACCURACY: accuracy(forecast, observed),
+        CALIBRATION: calibration_error(forecast, observed),
+        LOG_SCORE: jnp.mean(log_score(forecast, observed)),
+        UTILITY: jnp.mean(utility[action, observed]),
+        ABSTAINED: jnp.mean(action == NUM_CLASSES),
+    }
+    return {name: float(score) for name, score in scores.items()}
+
+
+def guess_or_abstain() -> Array:
+    """A right guess is worth 1, a wrong one much less than none."""
+    guesses = jnp.where(jnp.eye(NUM_CLASSES) > 0, 1.0, WRONG)
+    return jnp.vstack([guesses, jnp.full((1, NUM_CLASSES), ABSTAIN)])
+
+
+def draw_reliability(
+    stem: Path, forecast: CategoricalForecast, observed: Array, title: str
+) -> list[Path]:
+    """How often guesses are right, by how sure they are."""
+    found = reliability(forecast, observed)
+    is_filled = found.count > 0
+    figure = new_figure(4.2, 4.0)
+    axes = figure.subplots()
+    axes.plot([0, 1], [0, 1], color="0.6", linewidth=1, label="as sure as right")
+    axes.plot(
+        found.confidence[is_filled],
+        found.accuracy[is_filled],
+        "o-",
+        color=BLUE,
+        label=f"error {float(calibration_error(forecast, observed)):.3f}",
+    )
+    axes.set_xlabel("probability of the guess")
+    axes.set_ylabel("how often it is right")
+    axes.set_title(title, fontsize=10)
+    axes.legend(frameon=False)
+    return save_figure(figure, stem)

@@ -1,0 +1,136 @@
+"""The classifier: class evidence against exact evidence, and a very small run."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from numpyro import handlers
+
+from relbo.entropy import Gaussian
+from relbo.evaluate import CategoricalForecast
+from relbo.experiments import Options, _image_work, cvae
+from relbo.experiments._class_scores import class_evidence, paper_class_scores
+from relbo.experiments._metrics import read_metrics
+from relbo.experiments._story import Numbers
+from relbo.guides import refine
+from relbo.kernels import SGD
+from relbo.models import autoencoder
+
+NUM_PIXELS, NUM_LATENTS, NUM_CLASSES = 5, 2, 3
+
+
+class Shifted(eqx.Module):
+    """A linear decoder whose mean depends on the class: the evidence is a normal's."""
+
+    matrix: jax.Array
+    shifts: jax.Array
+
+    def __call__(self, code, label):
+        return code @ self.matrix + label @ self.shifts
+
+
+class Wide(eqx.Module):
+    """An encoder that knows nothing: the prior."""
+
+    loc: jax.Array
+
+    def __call__(self, image, label):
+        return self.loc, jnp.ones(NUM_LATENTS)
+
+
+def conditional_model():
+    matrix = 0.5 * jr.normal(jr.key(1), (NUM_LATENTS, NUM_PIXELS))
+    shifts = jr.normal(jr.key(2), (NUM_CLASSES, NUM_PIXELS))
+    vae = autoencoder(
+        num_pixels=NUM_PIXELS,
+        num_latents=NUM_LATENTS,
+        num_classes=NUM_CLASSES,
+        decoder=lambda key: Shifted(matrix, shifts),
+        encoder=lambda key: Wide(jnp.zeros(NUM_LATENTS)),
+        likelihood=lambda mean: dist.Normal(mean, 1.0).to_event(1),
+    )
+    weights = lambda network: eqx.filter(network, eqx.is_inexact_array)
+    params = {
+        "decoder$params": weights(vae.decoder),
+        "encoder$params": weights(vae.encoder),
+        "refined_step_size": jnp.array(0.05),
+    }
+    covariance = matrix.T @ matrix + jnp.eye(NUM_PIXELS)
+    log_evidence = lambda image: jnp.stack(
+        [dist.MultivariateNormal(shift, covariance).log_prob(image) for shift in shifts]
+    )
+    return vae, params, log_evidence
+
+
+@pytest.mark.parametrize("num_steps", [0, 2])
+def test_class_evidence_is_exact_with_many_draws(num_steps):
+    vae, params, log_evidence = conditional_model()
+    images = jr.normal(jr.key(3), (4, NUM_PIXELS))
+    guide = refine(
+        vae.guide,
+        vae.model,
+        kernel=SGD(0.05),
+        entropy=Gaussian(),
+        num_steps=num_steps,
+        space="unconstrained",
+        anneal=False,
+    )
+    with handlers.block(), handlers.seed(rng_seed=0):
+        guide._setup_prototype(images[:1], jnp.zeros(1, int))
+    found = class_evidence(
+        jr.key(4), vae, guide, params, np.asarray(images), num_draws=4000, batch_size=2
+    )
+    # Weights of a wide proposal in two dimensions: their spread is of the order of one.
+    np.testing.assert_allclose(found, jax.vmap(log_evidence)(images), atol=5 * 4000**-0.5)
+
+
+def test_papers_average_climbs_and_is_no_evidence():
+    vae, params, log_evidence = conditional_model()
+    images = jr.normal(jr.key(3), (4, NUM_PIXELS))
+    score = lambda num_steps: paper_class_scores(
+        jr.key(4),
+        vae,
+        params,
+        np.asarray(images),
+        num_draws=50,
+        step_size=0.1,
+        num_steps=num_steps,
+        batch_size=2,
+    )
+    plain, climbed = score(0), score(20)
+    assert np.all(climbed > plain)
+    assert np.all(climbed > jax.vmap(log_evidence)(images))
+
+
+def test_numbers_by_hand():
+    sure = jnp.log(jnp.full((3, cvae.NUM_CLASSES), 1e-9).at[jnp.arange(3), [0, 1, 2]].set(1.0))
+    unsure = jnp.zeros((1, cvae.NUM_CLASSES))
+    forecast = CategoricalForecast(jnp.concatenate([sure, unsure]))
+    scores = cvae.scores_of(forecast, jnp.array([0, 1, 9, 5]))
+    np.testing.assert_allclose(scores[cvae.ACCURACY], 0.5)
+    np.testing.assert_allclose(scores[cvae.ABSTAINED], 0.25)
+    worth = (1.0 + 1.0 + cvae.WRONG + cvae.ABSTAIN) / 4
+    np.testing.assert_allclose(scores[cvae.UTILITY], worth)
+
+
+@pytest.mark.slow
+def test_both_protocols(monkeypatch, tmp_path):
+    tiny = cvae.Settings(1, 1, 0.1, None, 4, 1e-3)
+    monkeypatch.setattr(cvae, "QUICK", tiny)
+    monkeypatch.setattr(cvae, "MANY_DRAWS", 6)
+    monkeypatch.setattr(_image_work, "BATCH_SIZE", 4)
+    images = np.random.RandomState(0).randint(0, 2, (8, 784))
+    parts = ("train", "valid", "test")
+    labels = {f"{part}_labels": np.arange(8) for part in parts}
+    np.savez(tmp_path / "binarized_mnist.npz", **dict.fromkeys(parts, images), **labels)
+    options = Options(protocols=("paper", "sound"), quick=True, data_dir=tmp_path)
+    outcome = cvae.run(tmp_path / "out", options)
+    records = read_metrics(outcome.metrics).records
+    paper = {r.row: r.paper for r in records if r.protocol == "paper" and r.paper}
+    assert paper == cvae.PAPER
+    assert len({r.row for r in records if r.protocol == "sound"}) == 4
+    assert len(outcome.figures) == 7
+    assert all(claim.verdict != "not run" for claim in cvae.STORY.claims(Numbers(records)))
