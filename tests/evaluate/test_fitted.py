@@ -17,7 +17,7 @@ NOISE, NUM_POINTS, NUM_OBSERVED = 0.5, 10, 4
 PRIOR = relbo.StandardNormal(jnp.zeros(2))
 WEIGHTS = jr.normal(jr.key(0), (NUM_OBSERVED, 2))
 DATA = jr.normal(jr.key(1), (NUM_POINTS, NUM_OBSERVED))
-OPTIONS = fitted.Options(1_000, 0, 2, 1.2, 10, 0.05, 0.02)
+OPTIONS = fitted.Options(1_000, 0, 1_000, 2, 1.2, 10, 0.05, 0.02)
 
 
 class Decoder(eqx.Module):
@@ -132,6 +132,7 @@ def test_bad_arguments_are_named():
     for name, value in {
         "num_draws": 1,
         "num_rounds": -1,
+        "num_round_draws": 1,
         "num_components": 0,
         "inflation": 0.0,
         "degrees_of_freedom": 0,
@@ -140,3 +141,11 @@ def test_bad_arguments_are_named():
     }.items():
         with pytest.raises(ValueError, match=f"{name}: expected"):
             estimate(draws, **{name: value})
+
+
+def test_rounds_with_fewer_draws_mend_a_narrow_start():
+    few = estimate(0.1 * posterior_draws(), num_rounds=3, num_round_draws=200)
+    many = estimate(0.1 * posterior_draws(), num_rounds=3)
+    error = 5 * float(jnp.hypot(few.mean().stderr, many.mean().stderr)) + 0.02
+    assert few.mean().value == pytest.approx(many.mean().value, abs=error)
+    assert few.num_draws == many.num_draws

@@ -21,7 +21,13 @@ NUM_BISECTIONS = 20
 MIN_SHARE = 1e-6
 """Of a component's weight: an empty one must not divide by zero."""
 
-_LEAST = {"num_draws": 2, "num_rounds": 0, "num_components": 1, "degrees_of_freedom": 1}
+_LEAST = {
+    "num_draws": 2,
+    "num_rounds": 0,
+    "num_round_draws": 2,
+    "num_components": 1,
+    "degrees_of_freedom": 1,
+}
 
 
 class Options(NamedTuple):
@@ -29,6 +35,7 @@ class Options(NamedTuple):
 
     num_draws: int
     num_rounds: int
+    num_round_draws: int
     num_components: int
     inflation: float
     degrees_of_freedom: int
@@ -53,6 +60,7 @@ def fitted_importance(
     *,
     num_draws: int = 1_000,
     num_rounds: int = 2,
+    num_round_draws: int | None = None,
     num_components: int = 1,
     inflation: float = 1.2,
     degrees_of_freedom: int = 10,
@@ -80,7 +88,9 @@ def fitted_importance(
         draws: approximate posterior draws of each point, such as refined ones.
         base: $q_0$, as the prior; over a vector.
         num_draws: weighted draws of each point.
-        num_rounds: how often the proposal is fitted again, each for `num_draws` more draws.
+        num_rounds: how often the proposal is fitted again.
+        num_round_draws: draws of each of these rounds; by default `num_draws`. Fewer are
+            cheaper, and enough to fit a proposal to.
         num_components: of the mixture.
         inflation: by how much it is widened, i.
         degrees_of_freedom: of the tails, $\nu$.
@@ -106,6 +116,7 @@ def fitted_importance(
     options = Options(
         num_draws,
         num_rounds,
+        num_draws if num_round_draws is None else num_round_draws,
         num_components,
         float(inflation),
         degrees_of_freedom,
@@ -145,21 +156,24 @@ def _weigh_point(
     base: AbstractBase,
     options: Options,
 ) -> Float[Array, " num_draws"]:
-    """Fit, draw and weigh, as often as asked; all rounds are turns of one loop."""
+    """Fit, draw and weigh, as often as asked; all rounds but the last are turns of one loop."""
 
-    def turn(state: tuple[Array, Array], key: PRNGKeyArray) -> tuple[tuple, Array]:
+    def turn(state: tuple[Array, Array], key: PRNGKeyArray, number: int) -> tuple[Array, Array]:
         points, log_weights = state
         mixture = fit_mixture(points, _tempered(log_weights, points.shape[1]), options)
-        points = _draw(key, mixture, base, options)
+        points = _draw(key, mixture, base, options, number)
         log_q = jax.vmap(lambda z: _log_prob(z, mixture, base, options))(points)
-        log_weights = jax.vmap(logdensity_fn)(points) - log_q
-        return (points, log_weights), log_weights
+        return points, jax.vmap(logdensity_fn)(points) - log_q
 
-    # The first draws are repeated until they are as many as all later ones.
-    first = draws[jnp.arange(options.num_draws) % draws.shape[0]]
-    start = first, jnp.zeros(options.num_draws, first.dtype)
-    _, log_weights = jax.lax.scan(turn, start, jr.split(key, options.num_rounds + 1))
-    return log_weights[-1]
+    # The first draws are repeated until they are as many as those of a round.
+    number = options.num_round_draws
+    first = draws[jnp.arange(number) % draws.shape[0]]
+    start = first, jnp.zeros(number, first.dtype)
+    *keys, last_key = jr.split(key, options.num_rounds + 1)
+    if keys:
+        again = lambda state, key: (turn(state, key, number), None)
+        start, _ = jax.lax.scan(again, start, jnp.stack(keys))
+    return turn(start, last_key, options.num_draws)[1]
 
 
 def _tempered(log_weights: Float[Array, " draws"], dimension: int) -> Float[Array, " draws"]:
@@ -232,10 +246,10 @@ def _moments(
 
 
 def _draw(
-    key: PRNGKeyArray, mixture: Mixture, base: AbstractBase, options: Options
-) -> Float[Array, "num_draws d"]:
+    key: PRNGKeyArray, mixture: Mixture, base: AbstractBase, options: Options, number: int
+) -> Float[Array, "number d"]:
     offset_key, noise_key, base_key = jr.split(key, 3)
-    number, dimension = options.num_draws, mixture.locs.shape[1]
+    dimension = mixture.locs.shape[1]
     dtype = mixture.locs.dtype
     # Draws spread evenly over the components: no bias, and less variance than at random.
     levels = (jnp.arange(number) + jr.uniform(offset_key, (), dtype)) / number

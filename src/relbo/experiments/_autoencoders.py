@@ -74,7 +74,7 @@ FULL = Settings(
     num_train=None,
     num_test=None,
     num_annealed=500,
-    num_temperatures=1_000,
+    num_temperatures=500,
     num_draws=1_000,
     learning_rate=3e-3,
 )
@@ -143,20 +143,21 @@ class Work(AbstractWork):
         fitted = fitted_loglikelihood(
             fit_key, vae, guide, params, test, num_draws=self.settings.num_draws
         )
-        annealed = annealed_loglikelihood(
-            anneal_key,
-            vae,
-            params,
-            test[::stride],
-            num_temperatures=self.settings.num_temperatures,
-        )
-        slow = annealed.mean().value
         scores = {
             LOG_LIKELIHOOD: fitted.mean().value,
-            ANNEALED: slow,
-            GAP: slow - np.mean(fitted.values[::stride]),
             EPOCH_SECONDS: trained.seconds / self.num_epochs(row),
         }
+        if seed == 0:
+            # It is dear, and there to check the other estimate, which one seed can do.
+            annealed = annealed_loglikelihood(
+                anneal_key,
+                vae,
+                params,
+                test[::stride],
+                num_temperatures=self.settings.num_temperatures,
+            )
+            scores[ANNEALED] = slow = annealed.mean().value
+            scores[GAP] = slow - float(np.mean(fitted.values[::stride]))
         if self.protocol == "paper":
             scores |= self._paper_scores(paper_key, row, trained)
         return {name: float(score) for name, score in scores.items()}
@@ -166,7 +167,7 @@ class Work(AbstractWork):
             name, _, other = metric.partition(" / ")
             is_bound = {LOG_LIKELIHOOD: True, ANNEALED: True, PAPER_ESTIMATE: False}
             yield over_seeds(
-                [cell.scores[metric] for cell in cells],
+                [cell.scores[metric] for cell in cells if metric in cell.scores],
                 experiment=self.dataset.experiment,
                 protocol=self.protocol,
                 row=other or row.name,

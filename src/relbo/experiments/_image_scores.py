@@ -48,7 +48,7 @@ def fitted_loglikelihood(
         guide: a refined guide of it.
         params: as learned.
         images: `[n, pixels]`.
-        num_draws: weighted draws of each image, in each of three rounds.
+        num_draws: weighted draws of each image, after two rounds of a quarter as many.
         num_refined: draws of the guide that the first proposal is fitted to.
         batch_size: images at once.
     """
@@ -63,6 +63,7 @@ def fitted_loglikelihood(
         draws,
         StandardNormal(jnp.zeros(vae.num_latents)),
         num_draws=num_draws,
+        num_round_draws=max(2, num_draws // 4),
         batch_size=batch_size,
         pareto=False,
     )
@@ -74,7 +75,8 @@ def annealed_loglikelihood(
     params: Params,
     images: np.ndarray,
     *,
-    num_temperatures: int = 1_000,
+    num_temperatures: int = 500,
+    num_chains: int = 4,
     batch_size: int = 64,
 ) -> PointwiseEvaluation:
     """log p(x) of each image by annealed importance sampling from the prior."""
@@ -84,6 +86,7 @@ def annealed_loglikelihood(
         jnp.asarray(images),
         StandardNormal(jnp.zeros(vae.num_latents)),
         num_temperatures=num_temperatures,
+        num_chains=num_chains,
         batch_size=batch_size,
     )
 
