@@ -61,9 +61,11 @@ def by_hand(decoder, loc, scale, z, image):
 def test_elbo_is_the_one_written_by_hand(x64, num_images):
     vae, images = tiny(), tiny_images()
     params = initial_params(vae.model, vae.guide, call=(images,), num_images=num_images)
-    encoder = vae.encoder_from(params).loc, vae.encoder_from(params).scale
-    locs = dense(encoder[0], images)
-    scales = np.log1p(np.exp(dense(encoder[1], images)))
+    encoder = vae.encoder_from(params)
+    hidden = np.maximum(dense(encoder.first, images), 0.0)
+    of_loc, of_scale = np.split(hidden, 2, axis=1)
+    locs = dense(encoder.loc, of_loc)
+    scales = np.log1p(np.exp(dense(encoder.scale, of_scale)))
     loss = Trace_ELBO().loss(
         jr.key(3), params, vae.model, vae.guide, images, num_images=num_images
     )

@@ -74,8 +74,8 @@ FULL = Settings(
     num_train=None,
     num_test=None,
     num_annealed=500,
-    num_temperatures=500,
-    num_draws=1_000,
+    num_temperatures=300,
+    num_draws=500,
     learning_rate=3e-3,
 )
 QUICK = Settings(

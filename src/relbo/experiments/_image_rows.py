@@ -136,7 +136,7 @@ def _num_passes(entropy: AbstractEntropy, num_steps: int, freeze_model: bool) ->
 
 def _semi_implicit(kind: Any) -> Callable[[Autoencoder], tuple[Any, Any]]:
     def build(vae: Autoencoder) -> tuple[Any, Any]:
-        num_pixels = vae.encoder.loc.weights[0].shape[0]
+        num_pixels = vae.encoder.first.weights[0].shape[0]
         guide = kind(num_pixels, vae.num_latents, HIDDEN_SIZES)
         return guide, Trace_ELBO(num_particles=NUM_PARTICLES)
 

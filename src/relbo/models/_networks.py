@@ -44,26 +44,35 @@ class DenseLayers(eqx.Module):
 class NormalEncoder(eqx.Module):
     """A normal over the latent code: its mean and its scale in two networks of one shape.
 
+    The two see the same input, so that their first layers are kept side by side: one matrix
+    product instead of two.
+
     Args:
         sizes: of the input, of each hidden layer and of the code.
         key: a random key.
     """
 
+    first: DenseLayers
     loc: DenseLayers
     scale: DenseLayers
 
     def __init__(self, sizes: Sequence[int], *, key: PRNGKeyArray):
-        loc_key, scale_key = jr.split(key)
-        self.loc = DenseLayers(sizes, key=loc_key)
-        self.scale = DenseLayers(sizes, key=scale_key)
+        first_key, loc_key, scale_key = jr.split(key, 3)
+        self.first = DenseLayers((sizes[0], 2 * sizes[1]), key=first_key)
+        self.loc = DenseLayers(sizes[1:], key=loc_key)
+        self.scale = DenseLayers(sizes[1:], key=scale_key)
 
     def __call__(
         self, *inputs: Float[Array, " _"]
     ) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
         joined = jnp.concatenate(inputs)
+        of_loc, of_scale = jnp.split(self.first(joined), 2)
+        if self.loc.weights:
+            of_loc = self.loc(jax.nn.relu(of_loc))
+            of_scale = self.scale(jax.nn.relu(of_scale))
         # Softplus underflows to zero, and a scale of zero has no density.
         smallest = jnp.finfo(joined.dtype).eps
-        return self.loc(joined), jax.nn.softplus(self.scale(joined)) + smallest
+        return of_loc, jax.nn.softplus(of_scale) + smallest
 
 
 class DenseDecoder(eqx.Module):
