@@ -13,10 +13,10 @@ from relbo.experiments import (
 )
 from relbo.experiments._autoencoders_story import autoencoder_story
 from relbo.experiments._image_rows import rows_of, sound_rows
-from relbo.experiments._metrics import read_metrics
+from relbo.experiments._metrics import over_seeds, read_metrics
 from relbo.experiments._story import Numbers
 
-pytestmark = pytest.mark.slow  # eight guides are compiled
+slow = pytest.mark.slow  # a guide is compiled in each
 
 TINY = _autoencoders.Settings(
     num_seeds=1,
@@ -49,6 +49,7 @@ def tiny_run(monkeypatch, tmp_path):
     return run
 
 
+@slow
 @pytest.mark.parametrize("row", [row.name for row in sound_rows()])
 def test_sound_rows_are_bounds(tiny_run, row):
     outcome, records = tiny_run(vae_mnist, "sound", only=(row,))
@@ -59,6 +60,7 @@ def test_sound_rows_are_bounds(tiny_run, row):
     assert all(path.exists() for path in outcome.figures)
 
 
+@slow
 def test_what_is_done_is_kept(tiny_run, capsys):
     _, first = tiny_run(vae_mnist, "sound", only=("VAE",))
     capsys.readouterr()
@@ -68,6 +70,7 @@ def test_what_is_done_is_kept(tiny_run, capsys):
     assert {record.row for record in second} == {"VAE", "IWAE"}
 
 
+@slow
 def test_other_images_are_another_run(tiny_run, tmp_path, capsys):
     tiny_run(vae_mnist, "sound", only=("VAE",))
     stored = dict(np.load(tmp_path / "binarized_mnist.npz"))
@@ -77,6 +80,7 @@ def test_other_images_are_another_run(tiny_run, tmp_path, capsys):
     assert "1 fits to do" in capsys.readouterr().out
 
 
+@slow
 def test_rows_and_files_that_are_not_there(tiny_run, tmp_path):
     with pytest.raises(InputError, match="--only GAN: there are the rows VAE; VIS-5-10"):
         tiny_run(vae_mnist, "sound", only=("GAN",))
@@ -84,6 +88,7 @@ def test_rows_and_files_that_are_not_there(tiny_run, tmp_path):
         tiny_run(vae_mnist, "sound", data_dir=tmp_path / "nowhere")
 
 
+@slow
 def test_papers_estimate_is_never_called_a_log_likelihood(tiny_run):
     _, records = tiny_run(
         vae_fashion, "paper", only=tuple(row.name for row in rows_of("paper"))
@@ -97,5 +102,28 @@ def test_papers_estimate_is_never_called_a_log_likelihood(tiny_run):
     }
     assert not any(r.valid_bound for r in surrogates)
     claims = autoencoder_story("clothes").claims(Numbers(records))
-    assert [claim.verdict for claim in claims][1:] == ["not run", "not run"]
+    assert [claim.verdict for claim in claims][1:] == ["not run"] * 3
     assert "By the paper's estimator" in claims[0].why
+
+
+def likelihood(row, value, stderr=0.1):
+    return over_seeds(
+        [value - stderr, value + stderr],
+        experiment="vae-mnist",
+        protocol="sound",
+        row=row,
+        metric="test log-likelihood",
+        estimator="",
+        seconds=1.0,
+    )
+
+
+def test_a_row_is_held_against_its_own_baseline():
+    weighted = "VIS T=5, Gaussian, importance-weighted"
+    records = [likelihood("VAE", -98.0), likelihood("IWAE", -96.0), likelihood(weighted, -93.5)]
+    claims = autoencoder_story("digits").claims(Numbers(records))
+    # There is no unweighted row, and the weighted one must not stand in for it.
+    assert [claim.verdict for claim in claims] == ["not run", "not run", "better", "better"]
+    worse = autoencoder_story("digits").claims(Numbers([likelihood(weighted, -94.2)]))
+    assert worse[-1].verdict == "not confirmed"
+    assert "-94.09 (UIVI)" in worse[-1].why
