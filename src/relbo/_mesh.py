@@ -1,8 +1,9 @@
 """One axis of a program spread over devices: rows, particles, chains or test points."""
 
+import contextlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -127,6 +128,20 @@ def agreed(spread: Spread | None, decision: bool) -> bool:
 def is_past(spread: Spread | None, deadline: float) -> bool:
     """Whether a time of `time.monotonic` has come, for all processes or for none."""
     return deadline < math.inf and agreed(spread, time.monotonic() > deadline)
+
+
+@contextlib.contextmanager
+def together(spread: Spread | None, what: str, advice: str) -> Iterator[None]:
+    """Says what has happened where another process of a run has ended."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if spread is None or not spread.is_shared:
+            raise
+        raise RuntimeError(
+            f"{what}: another process of this run has ended or cannot be reached "
+            f"({str(error)[:200]}); {advice}"
+        ) from error
 
 
 def _is_usual(mesh: Mesh) -> bool:

@@ -57,8 +57,6 @@ def _operations(program: Any) -> Iterator[str]:
         )
         program = program.jaxpr
     for equation in program.eqns:
-        if equation.primitive.name == "sharding_constraint":
-            continue  # where it is computed is not what is computed
         inputs = [
             repr(np.asarray(var.val).tolist())
             if isinstance(var, jax_core.Literal)

@@ -11,7 +11,7 @@ from relbo._fitting.feeding import Memory, Stream
 from relbo._fitting.monitor import Monitor, Seed, smoothed
 from relbo._fitting.optimiser import RATES
 from relbo._fitting.trainer import CHUNK, Carry, Control, Record, Trainer
-from relbo._mesh import is_past, local, placed
+from relbo._mesh import is_past, local, placed, together
 
 
 class Ended(NamedTuple):
@@ -55,6 +55,10 @@ class Run:
 
     def until(self, num_iterations: int, deadline: float) -> Ended:
         """Runs to the end of the budget, or until no seed is left."""
+        with together(self.trainer.spread, "fit", self._advice()):
+            return self._until(num_iterations, deadline)
+
+    def _until(self, num_iterations: int, deadline: float) -> Ended:
         is_late = False
         while self.iteration < num_iterations and self._is_alive() and not is_late:
             began = time.monotonic()
@@ -69,6 +73,12 @@ class Run:
             self._checkpoints.close()
         carry = local(self.trainer.spread, self.carry)
         return Ended(carry, self._all_losses(), self.seeds, self.iteration, is_late)
+
+    def _advice(self) -> str:
+        if self._checkpoints is None:
+            return "with a checkpoint_dir it could have gone on from its last snapshot"
+        where = self._checkpoints.directory
+        return f"start all of them again, and the run goes on from the last snapshot in {where}"
 
     def _give_up(self) -> None:
         """Calls a seed that backed off to the end and never got through a chunk by its name."""

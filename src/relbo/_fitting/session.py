@@ -129,7 +129,7 @@ class Session(NamedTuple):
         lead = (CHUNK,) if number == 1 else (number, CHUNK)
         if layout.is_streamed:
             arrays = layout.cut(arrays, lambda x: jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype))
-        return self.trainer.chunk.trace(carry, control, where, where, arrays).jaxpr
+        return self.trainer.traced(carry, control, where, where, arrays)
 
 
 def one_or_all(keys: PRNGKeyArray) -> PRNGKeyArray:

@@ -118,7 +118,7 @@ class Trainer:
     ):
         self.model, self.guide, self.layout, self.num_seeds = model, guide, layout, num_seeds
         self._given_loss, self._num_particles = loss, num_particles
-        self.spread = spread
+        self.spread, self._has_mutable = spread, False
         self.is_default = optimiser is None
         if self.is_default:
             optimiser = default_optimiser()
@@ -133,13 +133,15 @@ class Trainer:
         if not self.suits(arrays):
             forget(guide)
             self._set_up(arrays)
-        self.svi = SVI(model, guide, optimiser, self._loss(False))
+        self.svi = SVI(model, guide, optimiser, self._loss(self._has_mutable))
         self._traced_first = jax.jit(self._over_seeds(self._first, (0, None)))
         self.begin = jax.jit(self._over_seeds(self._begin, (0, 0, 0)))
         # The state is whole on every device, whatever the compiler would like better.
         shardings = {} if spread is None else {"out_shardings": spread.everywhere}
-        along = (0, 0, None, None, layout.seed_axes if layout.is_streamed else None)
-        self.chunk = jax.jit(self._over_seeds(self._chunk, along), **shardings)
+        self._chunks = self._over_seeds(
+            self._chunk, (0, 0, None, None, layout.seed_axes if layout.is_streamed else None)
+        )
+        self.chunk = jax.jit(self._chunks, **shardings)
         self.params = jax.jit(self._over_seeds(self._params, (0, 0)))
         self.is_reusable = not freezes_data(guide)
 
@@ -154,6 +156,16 @@ class Trainer:
             self._learn_constraints(svi)
             self.is_reusable = False
         return start
+
+    def traced(self, *inputs: Any) -> Any:
+        """What a chunk computes, apart from where: the same on one device and on many."""
+        spread, loss = self.spread, self.svi.loss
+        self.spread, self.svi.loss = None, self._loss(self._has_mutable)
+        try:
+            # In a function of its own, or JAX would remember how it was traced before.
+            return jax.jit(lambda *inputs: self._chunks(*inputs)).trace(*inputs).jaxpr
+        finally:
+            self.spread, self.svi.loss = spread, loss
 
     def suits(self, arrays: tuple) -> bool:
         """Whether the guide, which may have been set up with other data, is right for these.
@@ -185,8 +197,8 @@ class Trainer:
         svi = SVI(self.model, as_new(self.guide), self.svi.optim, self.svi.loss)
         state = svi.init(key, *call.args, **call.kwargs)
         self._learn_constraints(svi)
-        has_mutable = bool(jax.tree.leaves(state.mutable_state))
-        self.svi.loss = self._loss(has_mutable)
+        self._has_mutable = bool(jax.tree.leaves(state.mutable_state))
+        self.svi.loss = self._loss(self._has_mutable)
         params = svi.optim.get_params(state.optim_state)
         return Start(params, state.mutable_state, state.rng_key)
 
