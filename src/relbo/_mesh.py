@@ -93,8 +93,8 @@ def spread_over(mesh: Mesh | None) -> Spread | None:
     processes = {device.process_index for device in mesh.devices.flat}
     if len(processes) > 1 and len(processes) < jax.process_count():
         raise ValueError(
-            f"mesh: it has devices of {len(processes)} of {jax.process_count()} processes; take "
-            "jax.devices() for all of them, or jax.local_devices() for this one"
+            f"mesh: it has devices of {len(processes)} of {jax.process_count()} processes; "
+            "take jax.devices() for all of them, or jax.local_devices() for this one"
         )
     if jax.process_index() not in processes:
         raise ValueError(
@@ -111,6 +111,14 @@ def rows(spread: Spread | None, tree: PyTree) -> PyTree:
 def placed(spread: Spread | None, tree: PyTree) -> PyTree:
     """On every device, or as it is on one."""
     return tree if spread is None else spread.placed(tree)
+
+
+def placed_arrays(spread: Spread | None, tree: Any) -> Any:
+    """The arrays among some arguments on every device, and the rest as it is."""
+    if spread is None:
+        return tree
+    is_array = lambda leaf: isinstance(leaf, jax.Array | np.ndarray)
+    return jax.tree.map(lambda leaf: spread.placed(leaf) if is_array(leaf) else leaf, tree)
 
 
 def local(spread: Spread | None, tree: PyTree) -> PyTree:

@@ -44,7 +44,7 @@ class Layout(NamedTuple):
         rows = jnp.arange(self.batch_size)
         return self.call(self.cut(arrays, lambda x: jnp.take(x, rows, axis=0)))
 
-    def cut(self, arrays: tuple, take: Callable[[Array], Array]) -> tuple:
+    def cut(self, arrays: tuple, take: Callable[[Any], Any]) -> tuple:
         """The arrays, with the rows that are taken of those that have one a data point."""
         return tuple(take(x) if c else x for x, c in zip(arrays, self.is_cut, strict=True))
 
@@ -110,13 +110,11 @@ def split_call(
     )
     num_rows = None if batch_size is None else _common_length(arrays, batch_size)
     is_cut = tuple(num_rows is not None and x.shape[:1] == (num_rows,) for x in arrays)
-    layout = Layout(
-        structure, constants, is_array, is_cut, num_rows, batch_size, is_streamed
-    )
+    layout = Layout(structure, constants, is_array, is_cut, num_rows, batch_size, is_streamed)
     if not is_streamed:
         return layout, arrays, None
     sources = _sources(arrays, layout)
-    first = np.arange(batch_size)
+    first = np.arange(layout.batch_size or 0)
     shown = tuple(
         x if source is None else jnp.asarray(source.fetch(first))
         for x, source in zip(arrays, sources, strict=True)

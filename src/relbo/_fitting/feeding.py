@@ -47,7 +47,8 @@ class Stream:
         order_keys: list[PRNGKeyArray],
         spread: Spread | None,
     ):
-        assert layout.num_rows is not None and layout.batch_size is not None
+        assert layout.num_rows is not None
+        assert layout.batch_size is not None
         self._num_rows, self._batch_size = layout.num_rows, layout.batch_size
         self._sources, self._spread = sources, spread
         self._whole = tuple(
@@ -82,7 +83,8 @@ class Stream:
 
     def _rows(self, order: Any, iteration: int) -> Int[np.ndarray, "chunk batch"]:
         size = self._batch_size
-        places = (divmod(i, self._num_rows // size) for i in range(iteration, iteration + CHUNK))
+        numbers = range(iteration, iteration + CHUNK)
+        places = (divmod(number, self._num_rows // size) for number in numbers)
         return np.stack([order(epoch)[at * size : (at + 1) * size] for epoch, at in places])
 
     def _read(self, orders: Int[np.ndarray, "seeds chunk batch"]) -> tuple:
@@ -99,7 +101,7 @@ class Stream:
             (*rows.shape, *source.shape[1:]),
             self._spread.along(self._batch_size, axis=rows.ndim - 1),
             # Of the other axes it is asked for all.
-            lambda part: source.fetch(rows[part[: rows.ndim]]),
+            lambda part: source.fetch(rows[part[: rows.ndim]]),  # type: ignore[index]
             dtype=jax.dtypes.canonicalize_dtype(source.dtype),
         )
 

@@ -128,7 +128,8 @@ class Session(NamedTuple):
         layout, arrays = self.trainer.layout, self.arrays
         lead = (CHUNK,) if number == 1 else (number, CHUNK)
         if layout.is_streamed:
-            arrays = layout.cut(arrays, lambda x: jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype))
+            chunk = lambda x: jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype)
+            arrays = layout.cut(arrays, chunk)
         return self.trainer.traced(carry, control, where, where, arrays)
 
 

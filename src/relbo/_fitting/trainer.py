@@ -136,12 +136,15 @@ class Trainer:
         self.svi = SVI(model, guide, optimiser, self._loss(self._has_mutable))
         self._traced_first = jax.jit(self._over_seeds(self._first, (0, None)))
         self.begin = jax.jit(self._over_seeds(self._begin, (0, 0, 0)))
-        # The state is whole on every device, whatever the compiler would like better.
-        shardings = {} if spread is None else {"out_shardings": spread.everywhere}
         self._chunks = self._over_seeds(
             self._chunk, (0, 0, None, None, layout.seed_axes if layout.is_streamed else None)
         )
-        self.chunk = jax.jit(self._chunks, **shardings)
+        # The state is whole on every device, whatever the compiler would like better.
+        self.chunk = (
+            jax.jit(self._chunks)
+            if spread is None
+            else jax.jit(self._chunks, out_shardings=spread.everywhere)
+        )
         self.params = jax.jit(self._over_seeds(self._params, (0, 0)))
         self.is_reusable = not freezes_data(guide)
 
