@@ -74,9 +74,9 @@ class Stream:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _begun(self, iteration: int) -> tuple[int, Future]:
-        # The order here and not in the thread, which has not this one's settings of JAX.
         orders = np.stack([self._rows(order, iteration) for order in self._orders])
-        return iteration, self._thread.submit(self._read, orders)
+        is_x64 = jax.config.jax_enable_x64  # type: ignore[attr-defined]
+        return iteration, self._thread.submit(self._read, orders, is_x64)
 
     def _order(self, key: PRNGKeyArray, epoch: int) -> Int[np.ndarray, " n"]:
         return np.asarray(epoch_order(key, epoch, self._num_rows))
@@ -87,11 +87,13 @@ class Stream:
         places = (divmod(number, self._num_rows // size) for number in numbers)
         return np.stack([order(epoch)[at * size : (at + 1) * size] for epoch, at in places])
 
-    def _read(self, orders: Int[np.ndarray, "seeds chunk batch"]) -> tuple:
+    def _read(self, orders: Int[np.ndarray, "seeds chunk batch"], is_x64: bool) -> tuple:
         pairs = zip(self._sources, self._whole, strict=True)
-        return tuple(
-            whole if source is None else self._block(source, orders) for source, whole in pairs
-        )
+        with jax.enable_x64(is_x64):  # a thread does not inherit it
+            return tuple(
+                whole if source is None else self._block(source, orders)
+                for source, whole in pairs
+            )
 
     def _block(self, source: Rows, orders: Int[np.ndarray, "seeds chunk batch"]) -> Any:
         rows = orders if len(orders) > 1 else orders[0]
