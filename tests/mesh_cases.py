@@ -1,7 +1,7 @@
 """Small runs that one device, four devices and two processes must agree on.
 
-Run as a script it is one process of such a run: `mesh_cases.py OUT CASE...` writes what each case
-gives, by itself or, with the environment of `relbo.distributed`, as one of several.
+Run as a script it is one process of such a run: `mesh_cases.py OUT CASE...` writes what each
+case gives, by itself or, with the environment of `relbo.distributed`, as one of several.
 """
 
 import os
@@ -17,8 +17,9 @@ import numpyro.distributions as dist
 import optax
 
 import relbo
-from relbo import evaluate
+from relbo import cli, evaluate
 from relbo.data import Rows
+from relbo.experiments import Experiment, Outcome
 
 NUM = 64
 DATA = np.random.default_rng(0).normal(size=(NUM, 5)).astype(np.float32)
@@ -172,17 +173,31 @@ CASES = {
 }
 
 
-class Noted:
-    """An array that remembers which rows were asked for."""
+class Noted(Rows):
+    """Rows that remember how many were asked for."""
 
-    shape, dtype = DATA.shape, DATA.dtype
+    def __init__(self, source):
+        super().__init__(source)
+        self.sizes = []
 
-    def __init__(self):
-        self.seen = []
+    def fetch(self, rows):
+        self.sizes.append(np.size(rows))
+        return super().fetch(rows)
 
-    def __getitem__(self, rows):
-        self.seen.append(rows)
-        return DATA[rows]
+
+def own_rows():
+    rows = Noted(DATA)
+    # The first look is at the first minibatch, by all; the next is at a chunk.
+    return {**arrays_of(fit_rows(data=rows)), "size": rows.sizes[1]}
+
+
+def run(directory, options):
+    """An experiment, as the command runs one."""
+    fitted = fit_rows(num_iterations=100, checkpoint_dir=directory / "checkpoints" / "fit")
+    metrics = directory / "metrics.json"
+    metrics.write_text(f"{fitted.losses[-1]}")
+    print("all is well")
+    return Outcome(metrics, ())
 
 
 def strict() -> None:
@@ -193,23 +208,21 @@ def strict() -> None:
 
 def main(out: Path, names: list[str]) -> None:
     strict()
+    if names[0] == "reproduce":
+        cli.EXPERIMENTS = {"tiny": Experiment("mesh_cases", "")}
+        sys.exit(cli.main(["reproduce", "tiny", "--distributed", "--out", str(out)]))
     if "JAX_NUM_PROCESSES" in os.environ:
         relbo.distributed.initialize(patience=10)
     for name in names:
-        if name.startswith("resume "):
+        if name.startswith("resume"):
             _, number, directory = name.split(" ")
-            found = arrays_of(
-                fit_rows(num_iterations=int(number), checkpoint_dir=directory, progress=True)
+            fitted = fit_rows(
+                num_iterations=int(number), checkpoint_dir=directory, progress=True
             )
-        elif name == "own rows":
-            source = Noted()
-            found = arrays_of(fit_rows(None, Rows(source), num_iterations=100))
-            # The first look is at the first minibatch, by all.
-            found["largest"] = max(map(len, source.seen[1:]))
+            found, name = arrays_of(fitted), "resumed"
         else:
-            found = CASES[name](None)
-        label = name.split(" /")[0]
-        np.savez(out / f"{label} {jax.process_index()}.npz", **found)
+            found = own_rows() if name == "own rows" else CASES[name](None)
+        np.savez(out / f"{name} {jax.process_index()}.npz", **found)
 
 
 if __name__ == "__main__":

@@ -153,8 +153,10 @@ def fit(
     )
     with progress_bar(progress) as report:
         session = Session(key, trainer, traced, start, layout.first_call(arrays), settings)
-        # Of data on disk only some rows are looked at.
-        known = arrays if sources is None else (arrays, [x and x.probe() for x in sources])
+        known = arrays
+        if sources is not None and checkpoint_dir is not None:
+            # Of data on disk only some rows are looked at.
+            known = (arrays, [x and x.probe() for x in sources])
         snapshot, checkpoints = session.opened(checkpoint_dir, known, report, deadline)
         data = feed(trainer.layout, traced, sources, list(session.order_keys), spread)
         with contextlib.closing(data):

@@ -150,7 +150,7 @@ def _walk(
     schedule: Schedule,
     phase: Phase,
     exact: Float[Array, " d"] | None,
-    spread: Spread | None,
+    spread: Spread | None = None,
 ) -> Walk:
     start_key, key = jr.split(phase.key)
     start = jax.vmap(path.draw)(jr.split(start_key, settings.num_chains))
