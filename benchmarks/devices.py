@@ -3,14 +3,18 @@
     python benchmarks/devices.py [--quick] [--teraflops 20] [--gigabytes 25] [--latency 20]
 
 The devices are virtual ones of this processor, so that nothing is timed: the numbers are read
-off the compiled programs (`benchmarks/_hlo.py`). Four axes are spread: the rows of a minibatch (the
-paper's autoencoder, T = 5, five particles, 128 images a device), the particles of a loss, the
-chains of `relbo.sample` and the test points of an evaluator.
+off the compiled programs (`benchmarks/_hlo.py`). Four axes are spread: the rows of a minibatch
+(the paper's autoencoder, five particles, 128 images in all), the particles of a loss, the
+chains of `relbo.sample` and the test points of an evaluator. A turn is one of the outermost
+loop: an iteration of a fit, a leapfrog of the chains, a batch of test points. Loops inside it
+whose length is not known to the compiler, such as the temperatures of an annealed walk, count
+once.
 
-For the autoencoder it then says what efficiency to expect on 8, 64 and 512 devices, from the
-measured work and volume, and how many images a device needs for 80%. The assumptions: the speed of a device in matrix products
-(teraflop/s), the bandwidth of its link (gigabyte/s) and the latency of a stage of a collective
-(microseconds).
+For the autoencoder it then says what efficiency to expect on 8, 64 and 512 devices, with 128
+images on each (weak) or 8,192 in all (strong), and how many images a device needs for 80%. That
+rests on the measured work and volume and on three assumptions: the speed of a device in matrix
+products (teraflop/s), the bandwidth of its link (gigabyte/s) and the latency of a stage of a
+collective (microseconds).
 """
 
 import math
