@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from jaxtyping import PRNGKeyArray
 from numpyro.infer.autoguide import AutoMultivariateNormal
 
-from relbo._fitting.arguments import not_finite, split_call, typed_key
+from relbo._fitting.arguments import not_finite, opened, split_call, typed_key
 from relbo._fitting.feeding import feed
 from relbo._fitting.monitor import Monitor
 from relbo._fitting.outcome import Fit, Result, outcome
@@ -115,7 +115,8 @@ def fit(
     settings = Settings(num_seeds, batch_size, early_stopping, patience, on_failure, warm_start)
     _check(settings, num_iterations, keep, loss, num_particles)
     key = typed_key(key)
-    layout, arrays, sources = split_call(args, kwargs, batch_size)
+    layout, arrays = split_call(args, kwargs, batch_size)
+    arrays, sources = opened(layout, arrays)
     spread = spread_over(mesh)
     bad_arguments = not_finite(arrays, layout)
     try:

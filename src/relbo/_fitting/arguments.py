@@ -30,8 +30,10 @@ class Layout(NamedTuple):
     is_streamed: bool = False
     """Whether the rows come from the host, a chunk at a time."""
 
-    def call(self, arrays: tuple) -> Call:
-        """The call with its arrays."""
+    def call(self, arrays: tuple, rows: Array | None = None) -> Call:
+        """The call with its arrays; of those that are cut, only some rows."""
+        if rows is not None:
+            arrays = self.cut(arrays, lambda x: jnp.take(x, rows, axis=0))
         filled = iter(arrays)
         both = zip(self.constants, self.is_array, strict=True)
         leaves = [next(filled) if is_array else _inside(value) for value, is_array in both]
@@ -39,10 +41,9 @@ class Layout(NamedTuple):
 
     def first_call(self, arrays: tuple) -> Call:
         """The call, or that of a first minibatch, to set things up with."""
-        if self.batch_size is None or self.is_streamed:
-            return self.call(arrays)
-        rows = jnp.arange(self.batch_size)
-        return self.call(self.cut(arrays, lambda x: jnp.take(x, rows, axis=0)))
+        is_cut_here = self.batch_size is not None and not self.is_streamed
+        rows = jnp.arange(self.batch_size) if is_cut_here else None
+        return self.call(arrays, rows)
 
     def cut(self, arrays: tuple, take: Callable[[Any], Any]) -> tuple:
         """The arrays, with the rows that are taken of those that have one a data point."""
@@ -87,13 +88,8 @@ Sources = tuple[Rows | None, ...]
 
 def split_call(
     args: tuple, kwargs: dict[str, Any] | None, batch_size: int | None
-) -> tuple[Layout, tuple, Sources | None]:
-    """Parts a call into its layout and its arrays.
-
-    Returns:
-        The layout; the arrays, of which a first minibatch stands for those that are streamed;
-        and where these come from, `None` where all is in memory.
-    """
+) -> tuple[Layout, tuple]:
+    """Parts a call into its layout and its arrays, those that stay on disk included."""
     leaves, structure = jax.tree.flatten(Call(tuple(args), dict(kwargs or {})))
     leaves = [_plain(leaf) for leaf in leaves]
     is_array = tuple(map(_is_data, leaves))
@@ -111,15 +107,23 @@ def split_call(
     num_rows = None if batch_size is None else _common_length(arrays, batch_size)
     is_cut = tuple(num_rows is not None and x.shape[:1] == (num_rows,) for x in arrays)
     layout = Layout(structure, constants, is_array, is_cut, num_rows, batch_size, is_streamed)
-    if not is_streamed:
-        return layout, arrays, None
+    return layout, arrays
+
+
+def opened(layout: Layout, arrays: tuple) -> tuple[tuple, Sources | None]:
+    """The arrays in memory, and where the others come from; `None` where there are no others.
+
+    A first minibatch stands for those that are streamed.
+    """
+    if not layout.is_streamed:
+        return arrays, None
     sources = _sources(arrays, layout)
     first = np.arange(layout.batch_size or 0)
     shown = tuple(
         x if source is None else jnp.asarray(source.fetch(first))
         for x, source in zip(arrays, sources, strict=True)
     )
-    return layout, shown, sources
+    return shown, sources
 
 
 def _sources(arrays: tuple, layout: Layout) -> Sources:
