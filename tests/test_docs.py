@@ -1,5 +1,6 @@
 """Every code block of the documentation runs, page by page; what the pages show is so."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -88,6 +89,23 @@ def test_choices_by_purpose_say_which_are_bounds():
     for _, kernel, entropy, verdict in rows:
         kernel, entropy = (eval(cell.strip("`"), names) for cell in (kernel, entropy))
         assert _verdict(kernel, entropy, 8) == verdict
+
+
+def test_page_on_devices_shows_the_kept_numbers():
+    kept = max((ROOT / "benchmarks" / "results").glob("devices-*.json"))
+    results = json.loads(kept.read_text())["results"]
+    page = (DOCS / "devices.md").read_text()
+    for row in results["measured"]:
+        cells = (row["bytes"] / 1e6, row["collectives"], row["bytes_once"] / 1e6)
+        shown = "| {:.3f} | {:.0f} | {:.3f} |".format(*cells)
+        assert row["devices"] != 4 or re.search(f"{row['axis']} .*{re.escape(shown)}", page)
+    for row in results["extrapolated"]:
+        share = f"| {row['weak']:.0%} | {row['strong']:.0%} | {row['rows_for_goal']:,} |"
+        assert f"| {row['axis']} | {row['devices']} {share}" in page
+    assumed = (
+        "{teraflops:.0f} teraflop/s with links of {gigabytes:.0f} GB/s and {latency:.0f} µs"
+    )
+    assert assumed.format(**results["assumed"]) in page
 
 
 def public_names() -> list[str]:

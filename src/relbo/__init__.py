@@ -79,8 +79,8 @@ _NAMES = {
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 _ROOM_NAMES = (
-    "annealing bases collapsing data diagnostics elbo entropy evaluate experiments guides "
-    "inference kernels models objective posterior refinement sampling training validity"
+    "annealing bases collapsing data diagnostics distributed elbo entropy evaluate experiments "
+    "guides inference kernels models objective posterior refinement sampling training validity"
 )
 _ROOMS = _ROOM_NAMES.split()
 

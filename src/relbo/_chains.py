@@ -1,6 +1,5 @@
 """Runs the compiled ensemble from the host: fit a normal, warm up, sample, weigh."""
 
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -9,6 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from relbo import _ensemble as ensemble
+from relbo._mesh import Spread, is_past, placed
 from relbo._normal import (
     Evaluation,
     Fit,
@@ -67,6 +67,7 @@ class Ensemble:
         method: a key of `METHODS`.
         report: told about progress.
         deadline: a time of `time.monotonic` at which to stop asking for more.
+        spread: the devices that share the chains.
     """
 
     def __init__(
@@ -79,8 +80,11 @@ class Ensemble:
         method: str = "hmc",
         report: Report | None = None,
         deadline: float = np.inf,
+        spread: Spread | None = None,
     ):
-        self.rng, self.target, self.data, self.num_chains = rng, target, data, num_chains
+        self.rng, self.target, self.num_chains = rng, target, num_chains
+        self.data, self._placed_data = data, placed(spread, data)
+        self._spread = spread
         self.method = METHODS[method]
         self.num_superchains = _num_superchains(num_chains)
         self._num_points = _num_points(num_chains, target.size)
@@ -104,7 +108,7 @@ class Ensemble:
         fits = [self._settle(self._first_fit(start))]
         num_scouts = next((n for size, n in SCOUTS.items() if self.target.size <= size), 0)
         for _ in range(num_scouts):
-            if not self._is_late():
+            if not self.is_late():
                 fits.append(self._settle(self._first_fit(self._random_start())))
         best = max(fits, key=lambda fit: fit.elbo)
         settled = best.shift < SETTLED
@@ -123,7 +127,7 @@ class Ensemble:
             since = 0 if fit.elbo > best + 1.0 else since + 1
             best = max(best, fit.elbo)
             self._report("fit", min(turn / 50, 0.9))
-            if fit.shift < SETTLED or since > 20 or self._is_late():
+            if fit.shift < SETTLED or since > 20 or self.is_late():
                 break
         return fit
 
@@ -179,7 +183,7 @@ class Ensemble:
             rate = float(np.mean(acceptance[length // 2 :]))
             near = abs(rate - self.method.target_acceptance) < 0.12
             settled = window >= 2 and near and shift < 0.25
-            if settled or self._is_late():
+            if settled or self.is_late():
                 break
         self._report("warm up", 1.0)
         return settled
@@ -208,7 +212,7 @@ class Ensemble:
             white, *rest = self._advance(length)
             parts.append((self.normal.push(white), *rest))
             done += length
-            if self._is_late() and done >= 4:
+            if self.is_late() and done >= 4:
                 break
         self._report("sample", 1.0)
         assert self._state is not None
@@ -284,14 +288,12 @@ class Ensemble:
             self._real(self.method.target_acceptance),
             _whole(self.method.max_leapfrogs),
         )
+        noise = self._noise() if num_iterations else self._silence()
+        host = (self._real(normal.loc), self._real(normal.factor), state, noise, settings)
+        loc, factor, state, noise, settings = placed(self._spread, host)
+        data = self._placed_data
         return ensemble.advance(
-            self.target,
-            self._real(normal.loc),
-            self._real(normal.factor),
-            state,
-            self.data,
-            self._noise() if num_iterations else self._silence(),
-            settings,
+            self.target, loc, factor, state, data, noise, settings, self._spread
         )
 
     def _noise(self) -> ensemble.Noise:
@@ -313,8 +315,9 @@ class Ensemble:
             self._no_noise = self._noise()
         return self._no_noise
 
-    def _is_late(self) -> bool:
-        return time.monotonic() > self._deadline
+    def is_late(self) -> bool:
+        """Whether to stop asking for more."""
+        return is_past(self._spread, self._deadline)
 
 
 def _num_points(num_chains: int, size: int) -> int:

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Scalar
 
+from relbo._mesh import Spread, rows
 from relbo._target import Data, Target
 
 CHUNK = 32
@@ -78,7 +79,7 @@ class _Loop(NamedTuple):
     """Iterations; the turn that only evaluates the proposal comes before the first."""
 
 
-@functools.partial(jax.jit, static_argnames=("target",))
+@functools.partial(jax.jit, static_argnames=("target", "spread"))
 def advance(
     target: Target,
     loc: Float[Array, " d"],
@@ -87,18 +88,20 @@ def advance(
     data: Data,
     noise: Noise,
     settings: Settings,
+    spread: Spread | None = None,
 ) -> tuple[State, Record]:
     """Runs Hamiltonian Monte Carlo in white coordinates, z = loc + factor u.
 
-    With no iterations it evaluates the proposal and leaves what it found in `current`.
+    With no iterations it evaluates the proposal and leaves what it found in `current`. The
+    chains may be spread over devices; the host is given all of them.
     """
     evaluate = jax.vmap(jax.value_and_grad(target.logdensity), in_axes=(0, None))
     is_dense = factor.ndim == 2
 
     def turn(loop: _Loop) -> _Loop:
-        white = loop.state.proposal
-        spread = white @ factor.T if is_dense else white * factor[None]
-        values, scores = evaluate(loc[None] + spread, data)
+        white = rows(spread, loop.state.proposal)
+        moved = white @ factor.T if is_dense else white * factor[None]
+        values, scores = evaluate(loc[None] + moved, data)
         scores = scores @ factor if is_dense else scores * factor[None]
         values = jnp.where(jnp.isnan(values), -jnp.inf, values)
         return _leapfrog(loop, Points(white, values, scores), noise, settings)
@@ -111,6 +114,8 @@ def advance(
     record = Record(jnp.zeros((CHUNK, num_chains, size), values.dtype), values, values)
     loop = _Loop(state, record, jnp.zeros((), jnp.int32))
     loop = jax.lax.while_loop(is_unfinished, turn, loop)
+    if spread is not None:
+        loop = spread.whole(loop)
     return loop.state, loop.record
 
 

@@ -15,7 +15,7 @@ Done = Callable[[str], None]
 @contextmanager
 def progress_bar(show: bool) -> Iterator[Report]:
     """A bar a phase; call what it gives with `(phase, fraction, note)`."""
-    if not show:
+    if not show or not _is_first_process():
         yield lambda *_: None
     elif sys.stderr.isatty():
         with _rich_bar() as report:
@@ -30,7 +30,9 @@ def counted(label: str, total: int) -> Iterator[Done]:
 
     A bar on a terminal; elsewhere a line a piece, with an estimate of the time left.
     """
-    if sys.stderr.isatty():
+    if not _is_first_process():
+        yield lambda _: None
+    elif sys.stderr.isatty():
         # A piece may take minutes.
         with _rich_bar(memory=24 * 3600.0) as report:
             report(label, 0.0)
@@ -38,6 +40,12 @@ def counted(label: str, total: int) -> Iterator[Done]:
             yield lambda name: report(label, next(done) / total, name)
     else:
         yield _plain_count(label, total)
+
+
+def _is_first_process() -> bool:
+    """Of a run of several processes one speaks for all."""
+    jax = sys.modules.get("jax")  # who has not waited for it has one process
+    return jax is None or jax.process_index() == 0
 
 
 def _plain_count(label: str, total: int) -> Done:

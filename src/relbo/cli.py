@@ -51,7 +51,7 @@ def _parser() -> _Parser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("list", help="list the experiments")
     _add_fit(commands)
-    _add_reproduce(commands)
+    _add_distributed(_add_reproduce(commands))
     _add_report(commands)
     commands.add_parser(
         "doctor",
@@ -114,7 +114,7 @@ def _add_fit(commands: Any) -> None:
     )
 
 
-def _add_reproduce(commands: Any) -> None:
+def _add_reproduce(commands: Any) -> Any:
     reproduce = commands.add_parser(
         "reproduce",
         help="run experiments of the paper and write their numbers and figures",
@@ -165,6 +165,16 @@ def _add_reproduce(commands: Any) -> None:
         default=[],
         metavar="ROW",
         help="a row of the table, for the experiments on images; may be repeated",
+    )
+    return reproduce
+
+
+def _add_distributed(reproduce: Any) -> None:
+    reproduce.add_argument(
+        "--distributed",
+        action="store_true",
+        help="this is one of several processes of one run: started by srun or mpirun, or with "
+        "JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID set for each",
     )
 
 
@@ -260,6 +270,13 @@ def _reproduce(arguments: argparse.Namespace, command: str) -> int:
         arguments.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         return _complain(f"--out {arguments.out}: cannot be written to ({error.strerror})")
+    if arguments.distributed:
+        from relbo.distributed import initialize
+
+        try:
+            initialize()
+        except (ValueError, RuntimeError) as error:
+            return _complain(f"--distributed: {error}")
     protocol = arguments.protocol
     options = Options(
         protocols=("paper", "sound") if protocol == "both" else (protocol,),
@@ -271,11 +288,23 @@ def _reproduce(arguments: argparse.Namespace, command: str) -> int:
         only=tuple(arguments.only),
     )
     try:
-        return max([_run(name, arguments.out / name, options) for name in dict.fromkeys(names)])
+        run = _run_together if arguments.distributed else _run
+        return max([run(name, arguments.out / name, options) for name in dict.fromkeys(names)])
     except KeyboardInterrupt:
         again = command if arguments.resume else f"{command} --resume"
         print(f"relbo: interrupted; to go on: {again}", file=sys.stderr)
         return FAILED
+
+
+def _run_together(name: str, directory: Path, options: Options) -> int:
+    """Runs an experiment as one of several processes."""
+    from relbo.distributed import leave, quiet_unless_first
+
+    with quiet_unless_first(directory) as place:
+        code = _run(name, place, options)
+        if code == FAILED:
+            leave()  # the others cannot go on to the next one without this one
+        return code
 
 
 def _run(name: str, directory: Path, options: Options) -> int:

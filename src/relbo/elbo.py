@@ -56,15 +56,16 @@ class RefinedELBO(ELBO):
             latents, log_q = guide.particles(self.num_particles, *args, **kwargs)
 
         def log_joint(
-            key: PRNGKeyArray, latent: dict[str, Array]
+            particle: tuple[PRNGKeyArray, dict[str, Array]],
         ) -> tuple[Scalar, dict[str, PyTree]]:
+            key, latent = particle
             program = handlers.seed(model, key)
             values = {**fresh(param_map), **latent}
             log_p, trace = log_density(program, args, kwargs, values)
             return jnp.asarray(log_p), mutable_values(trace)
 
         keys = jr.split(model_key, self.num_particles)
-        log_p, states = jax.vmap(log_joint)(keys, latents)
+        log_p, states = self.vectorize_particles_fn(log_joint, (keys, latents))
         loss = (log_q - jnp.sum(log_p)) / self.num_particles
         return {"loss": loss, "mutable_state": jax.tree.map(_of_one, states) or None}
 
@@ -120,14 +121,15 @@ class PointwiseELBO(ELBO):
         rows, rest = _split_rows(whole)
         num_rows = len(jax.tree.leaves(rows)[0])
 
-        def bound(key: PRNGKeyArray, row: Any) -> Scalar:
+        def bound(point: tuple[PRNGKeyArray, Any]) -> Scalar:
             """Of one data point."""
+            key, row = point
             call = eqx.combine(jax.tree.map(lambda leaf: leaf[None], row), rest)
             weigh = lambda k: log_weight(k, param_map, model, guide, call)
             log_weights = jax.vmap(weigh)(jr.split(key, self.num_particles))
             return jax.nn.logsumexp(log_weights) - jnp.log(self.num_particles)
 
-        bounds = jax.vmap(bound)(jr.split(rng_key, num_rows), rows)
+        bounds = self.vectorize_particles_fn(bound, (jr.split(rng_key, num_rows), rows))
         scale = _scale_of(model, rng_key, param_map, whole)
         return {"loss": -scale * jnp.sum(bounds), "mutable_state": None}
 

@@ -4,6 +4,7 @@ import time
 from typing import Any
 
 import jax.random as jr
+from jax.sharding import Mesh
 from jaxtyping import PRNGKeyArray
 
 from relbo._program import Model
@@ -23,6 +24,7 @@ def infer(
     num_chains: int | None = None,
     method: Method = "hmc",
     seconds: float | None = None,
+    mesh: Mesh | None = None,
     progress: bool = True,
 ) -> Posterior:
     """Infers a posterior: fits a guide, then samples from it exactly.
@@ -42,6 +44,7 @@ def infer(
         num_chains: how many chains; by default about 64.
         method: `"hmc"`, `"mala"` or, with a refined guide, `"unadjusted"`; see `sample`.
         seconds: stop asking for more after so many; half of them are for training a guide.
+        mesh: the devices to run on; see `fit` and `sample`.
         progress: whether to show a bar.
 
     Returns:
@@ -66,6 +69,7 @@ def infer(
             kwargs,
             guide=guide,
             seconds=None if seconds is None else seconds / 2,
+            mesh=mesh,
             progress=progress,
         )
         params, guide = trained.params, trained.guide
@@ -84,6 +88,7 @@ def infer(
         num_chains=num_chains,
         num_refined=640,
         seconds=left,
+        mesh=mesh,
         progress=progress,
     )
     posterior.notes = (*notes, *posterior.notes)

@@ -8,12 +8,14 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from numpyro import handlers
 from numpyro.distributions import Unit
 from numpyro.primitives import Messenger
 
 from relbo._chains import Chains, Ensemble
+from relbo._mesh import spread_over
 from relbo._normal import Normal, normal_of_draws
 from relbo._program import Call, Model, initial_run
 from relbo._progress import progress_bar
@@ -38,6 +40,7 @@ def sample(
     num_chains: int | None = None,
     num_refined: int = 0,
     seconds: float | None = None,
+    mesh: Mesh | None = None,
     progress: bool = True,
 ) -> Posterior:
     """Draws from a posterior with many chains.
@@ -62,6 +65,8 @@ def sample(
         num_chains: how many chains to run; by default about 64, a divisor of `num_draws`.
         num_refined: how many draws of the refined normal to weigh, for the evidence.
         seconds: stop asking for more after so many.
+        mesh: the devices that share the chains; all by default, as for `relbo.fit`.
+            With `"unadjusted"` the chains run on one.
         progress: whether to show a bar.
 
     Returns:
@@ -86,6 +91,7 @@ def sample(
             method=method,
             report=report,
             deadline=deadline,
+            spread=spread_over(mesh),
         )
         clock = _Clock(started)
         notes = _begin(ensemble, key, guide, params or {}, args, kwargs or {})
@@ -93,7 +99,7 @@ def sample(
         if not ensemble.warm_up():
             notes.append("The warm-up did not settle: the step size or the scales still moved.")
         clock.lap("warm up")
-        chains = _sample_until_good(ensemble, num_draws, deadline)
+        chains = _sample_until_good(ensemble, num_draws)
         clock.lap("sample")
         log_weights = _weigh(ensemble, num_refined)
         clock.lap("weigh")
@@ -270,7 +276,7 @@ def _constrain(
     }
 
 
-def _sample_until_good(ensemble: Ensemble, num_draws: int, deadline: float) -> Chains:
+def _sample_until_good(ensemble: Ensemble, num_draws: int) -> Chains:
     """Samples until the draws are worth half their number, or no more can be asked."""
     length = -(-num_draws // ensemble.num_chains)
     wanted = 0.5 * length * ensemble.num_chains
@@ -280,7 +286,7 @@ def _sample_until_good(ensemble: Ensemble, num_draws: int, deadline: float) -> C
         worth = np.nanmin(effective_sample_size(by_chain), initial=np.inf)
         agrees = np.max(nested_rhat(by_chain, ensemble.num_superchains)) < 1.01
         stuck = np.any(stuck_chains(chains.acceptance.T, chains.logdensity.T))
-        if (agrees and worth >= wanted and not stuck) or time.monotonic() > deadline:
+        if (agrees and worth >= wanted and not stuck) or ensemble.is_late():
             break
         if ensemble.rivals and not agrees:
             break  # chains in several modes will not agree, however long they run

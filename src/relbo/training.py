@@ -1,21 +1,25 @@
 """Trains a guide."""
 
+import contextlib
 import time
 from pathlib import Path
 from typing import Any, Literal
 
 import jax.random as jr
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import PRNGKeyArray
 from numpyro.infer.autoguide import AutoMultivariateNormal
 
-from relbo._fitting.arguments import not_finite, split_call, typed_key
+from relbo._fitting.arguments import not_finite, opened, split_call, typed_key
+from relbo._fitting.feeding import feed
 from relbo._fitting.monitor import Monitor
 from relbo._fitting.outcome import Fit, Result, outcome
 from relbo._fitting.run import Run
 from relbo._fitting.session import Session, Settings, one_or_all
 from relbo._fitting.trainer import CHUNK
 from relbo._fitting.trainers import trainer_for
+from relbo._mesh import spread_over
 from relbo._program import Call, Model, has_local_sites, initial_run, latent_names
 from relbo._progress import progress_bar
 from relbo.guides import AutoRefined
@@ -46,6 +50,7 @@ def fit(
     warm_start: bool = True,
     checkpoint_dir: str | Path | None = None,
     seconds: float | None = None,
+    mesh: Mesh | None = None,
     progress: bool = True,
 ) -> Fit:
     """Trains a guide, refined or not, with NumPyro's SVI.
@@ -85,6 +90,12 @@ def fit(
             last one, and ends as if it had never been interrupted.
         seconds: stop after so many, at the end of a chunk. With checkpoints the warm start is
             not cut short, so that the run can go on as if there had been no limit.
+        mesh: the devices to run on; all by default, those of other processes included where
+            `relbo.distributed.initialize` has brought some together. The rows of a minibatch
+            are spread over them, or else the particles of the loss: as many devices as divide
+            their number take a part each. Arrays among the arguments are put on every device;
+            for data that are too large for that see `relbo.data.Rows`. The numbers are those
+            of one device, up to rounding.
         progress: whether to show a bar.
 
     Returns:
@@ -105,6 +116,8 @@ def fit(
     _check(settings, num_iterations, keep, loss, num_particles)
     key = typed_key(key)
     layout, arrays = split_call(args, kwargs, batch_size)
+    arrays, sources = opened(layout, arrays)
+    spread = spread_over(mesh)
     bad_arguments = not_finite(arrays, layout)
     try:
         trainer, traced, start = trainer_for(
@@ -118,6 +131,7 @@ def fit(
             arrays=arrays,
             num_particles=num_particles,
             num_seeds=num_seeds,
+            spread=spread,
         )
     except RuntimeError as error:
         if not bad_arguments:
@@ -140,9 +154,15 @@ def fit(
     )
     with progress_bar(progress) as report:
         session = Session(key, trainer, traced, start, layout.first_call(arrays), settings)
-        snapshot, checkpoints = session.opened(checkpoint_dir, arrays, report, deadline)
-        run = Run(trainer, traced, monitor, snapshot, checkpoints, report)
-        ended = run.until(num_iterations, deadline)
+        known = arrays
+        if sources is not None and checkpoint_dir is not None:
+            # Of data on disk only some rows are looked at.
+            known = (arrays, [x and x.probe() for x in sources])
+        snapshot, checkpoints = session.opened(checkpoint_dir, known, report, deadline)
+        data = feed(trainer.layout, traced, sources, list(session.order_keys), spread)
+        with contextlib.closing(data):
+            run = Run(trainer, data, monitor, snapshot, checkpoints, report)
+            ended = run.until(num_iterations, deadline)
     return outcome(trainer, monitor, ended, keep, bad_arguments)
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -11,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Int, PRNGKeyArray, Scalar
 
 from relbo._program import Call
+from relbo.data._rows import Rows
 
 
 class Layout(NamedTuple):
@@ -25,12 +27,13 @@ class Layout(NamedTuple):
     num_rows: int | None
     """How many data points there are, `None` without minibatches."""
     batch_size: int | None
+    is_streamed: bool = False
+    """Whether the rows come from the host, a chunk at a time."""
 
     def call(self, arrays: tuple, rows: Array | None = None) -> Call:
         """The call with its arrays; of those that are cut, only some rows."""
         if rows is not None:
-            cut = zip(arrays, self.is_cut, strict=True)
-            arrays = tuple(jnp.take(x, rows, axis=0) if c else x for x, c in cut)
+            arrays = self.cut(arrays, lambda x: jnp.take(x, rows, axis=0))
         filled = iter(arrays)
         both = zip(self.constants, self.is_array, strict=True)
         leaves = [next(filled) if is_array else _inside(value) for value, is_array in both]
@@ -38,8 +41,18 @@ class Layout(NamedTuple):
 
     def first_call(self, arrays: tuple) -> Call:
         """The call, or that of a first minibatch, to set things up with."""
-        rows = None if self.batch_size is None else jnp.arange(self.batch_size)
+        is_cut_here = self.batch_size is not None and not self.is_streamed
+        rows = jnp.arange(self.batch_size) if is_cut_here else None
         return self.call(arrays, rows)
+
+    def cut(self, arrays: tuple, take: Callable[[Any], Any]) -> tuple:
+        """The arrays, with the rows that are taken of those that have one a data point."""
+        return tuple(take(x) if c else x for x, c in zip(arrays, self.is_cut, strict=True))
+
+    @property
+    def seed_axes(self) -> tuple[int | None, ...]:
+        """Of streamed arrays: each seed has its own order of the data."""
+        return tuple(0 if is_cut else None for is_cut in self.is_cut)
 
     def pinned(self, arrays: tuple) -> "Layout":
         """The same call with its arrays as constants, for a program that looks at them."""
@@ -69,24 +82,65 @@ class Order(NamedTuple):
     """The permutation of this epoch."""
 
 
+Sources = tuple[Rows | None, ...]
+"""Of the arrays: where the rows come from, `None` for one that is not cut."""
+
+
 def split_call(
     args: tuple, kwargs: dict[str, Any] | None, batch_size: int | None
 ) -> tuple[Layout, tuple]:
-    """Parts a call into its layout and its arrays."""
+    """Parts a call into its layout and its arrays, those that stay on disk included."""
     leaves, structure = jax.tree.flatten(Call(tuple(args), dict(kwargs or {})))
     leaves = [_plain(leaf) for leaf in leaves]
     is_array = tuple(map(_is_data, leaves))
-    arrays = tuple(jnp.asarray(x) for x, a in zip(leaves, is_array, strict=True) if a)
+    is_streamed = any(isinstance(leaf, Rows) for leaf in leaves)
+    if is_streamed and batch_size is None:
+        raise ValueError("batch_size: relbo.data.Rows are read in minibatches; say how large")
+    arrays = tuple(
+        x if isinstance(x, Rows) else jnp.asarray(x)
+        for x, a in zip(leaves, is_array, strict=True)
+        if a
+    )
     constants = tuple(
         None if a else _hashable(x) for x, a in zip(leaves, is_array, strict=True)
     )
     num_rows = None if batch_size is None else _common_length(arrays, batch_size)
     is_cut = tuple(num_rows is not None and x.shape[:1] == (num_rows,) for x in arrays)
-    return Layout(structure, constants, is_array, is_cut, num_rows, batch_size), arrays
+    layout = Layout(structure, constants, is_array, is_cut, num_rows, batch_size, is_streamed)
+    return layout, arrays
+
+
+def opened(layout: Layout, arrays: tuple) -> tuple[tuple, Sources | None]:
+    """The arrays in memory, and where the others come from; `None` where there are no others.
+
+    A first minibatch stands for those that are streamed.
+    """
+    if not layout.is_streamed:
+        return arrays, None
+    sources = _sources(arrays, layout)
+    first = np.arange(layout.batch_size or 0)
+    shown = tuple(
+        x if source is None else jnp.asarray(source.fetch(first))
+        for x, source in zip(arrays, sources, strict=True)
+    )
+    return shown, sources
+
+
+def _sources(arrays: tuple, layout: Layout) -> Sources:
+    for x, is_cut in zip(arrays, layout.is_cut, strict=True):
+        if isinstance(x, Rows) and not is_cut:
+            raise ValueError(
+                f"args: {x} has {len(x)} rows, and the data points are {layout.num_rows}: all "
+                "relbo.data.Rows of a call must have one row a data point"
+            )
+    as_rows = lambda x: x if isinstance(x, Rows) else Rows(np.asarray(x))
+    return tuple(
+        as_rows(x) if is_cut else None for x, is_cut in zip(arrays, layout.is_cut, strict=True)
+    )
 
 
 def first_order(key: PRNGKeyArray, layout: Layout) -> Order | None:
-    if layout.num_rows is None:
+    if layout.num_rows is None or layout.is_streamed:
         return None
     return Order(key, jnp.arange(layout.num_rows))
 
@@ -103,10 +157,14 @@ def next_rows(
         return None, None
     number, size = layout.num_rows, layout.batch_size
     epoch, batch = jnp.divmod(iteration, number // size)
-    draw = lambda: jr.permutation(jr.fold_in(order.key, epoch), number)
+    draw = lambda: epoch_order(order.key, epoch, number)
     rows = jax.lax.cond(batch == 0, draw, lambda: order.rows)
     chosen = jax.lax.dynamic_slice_in_dim(rows, batch * size, size)
     return order._replace(rows=rows), chosen
+
+
+def epoch_order(key: PRNGKeyArray, epoch: Any, number: int) -> Int[Array, " n"]:
+    return jr.permutation(jr.fold_in(key, epoch), number)
 
 
 def not_finite(arrays: tuple, layout: Layout) -> list[str]:
@@ -159,7 +217,7 @@ def _plain(leaf: Any) -> Any:
 def _is_data(leaf: Any) -> bool:
     if isinstance(leaf, np.ndarray):
         return leaf.dtype.kind in "biufcV"
-    return isinstance(leaf, jax.Array)
+    return isinstance(leaf, jax.Array | Rows)
 
 
 def _inside(value: Any) -> Any:

@@ -13,6 +13,7 @@ import numpy as np
 from relbo._fitting.arguments import digest, is_key, plain_key
 from relbo._fitting.fingerprint import Fingerprint, differences
 from relbo._fitting.monitor import Seed
+from relbo._mesh import Spread, agreed
 
 _FORMAT = "relbo fit 1"
 _MAX_SHARE = 0.1
@@ -34,17 +35,24 @@ class Checkpoints:
     Args:
         directory: where they are.
         fingerprint: of this run: another one's checkpoints are refused.
+        spread: the devices of the run. Of several processes one writes, and all may read.
     """
 
-    def __init__(self, directory: str | Path, fingerprint: Fingerprint):
+    def __init__(
+        self, directory: str | Path, fingerprint: Fingerprint, spread: Spread | None = None
+    ):
         # It takes seconds to import: only those who ask for it wait.
         import orbax.checkpoint as ocp
 
-        self._ocp, self._fingerprint = ocp, fingerprint
+        self._ocp, self._fingerprint, self._spread = ocp, fingerprint, spread
         self.directory = Path(directory).expanduser().resolve()
         if self.directory.exists() and not self.directory.is_dir():
             raise ValueError(f"checkpoint_dir: {self.directory} is not a directory")
-        options = ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False)
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=2,
+            enable_async_checkpointing=False,
+            multiprocessing_options=_writers(ocp, spread),
+        )
         self._manager = ocp.CheckpointManager(self.directory, options=options)
         self._saved_at, self._cost = -np.inf, 0.0
 
@@ -81,7 +89,8 @@ class Checkpoints:
         """Writes a snapshot, unless that would take too much of the run's time."""
         now = time.monotonic()
         is_soon = now - self._saved_at < self._cost / _MAX_SHARE
-        if (is_soon and not is_last) or snapshot.iteration in self._manager.all_steps():
+        is_known = snapshot.iteration in self._manager.all_steps()
+        if agreed(self._spread, (is_soon and not is_last) or is_known):
             return
         state = {**_packed(snapshot.carry), "losses": snapshot.losses}
         about = {
@@ -117,6 +126,16 @@ class Checkpoints:
             f"checkpoint_dir: the checkpoint {where} is not whole or not of relbo.fit ({why}). "
             "Remove it to go on from the one before, or choose another directory"
         )
+
+
+def _writers(ocp: Any, spread: Spread | None) -> Any:
+    """All processes of a run that they share; a process on its own does not wait for others."""
+    alone = jax.process_index() if jax.process_count() > 1 else None
+    if alone is None or (spread is not None and spread.is_shared):
+        return ocp.options.MultiprocessingOptions()
+    return ocp.options.MultiprocessingOptions(
+        primary_host=alone, active_processes={alone}, barrier_sync_key_prefix=f"relbo{alone}"
+    )
 
 
 def _packed(carry: Any) -> dict[str, np.ndarray]:

@@ -1,5 +1,6 @@
 """Which loss a guide is trained with, and in which order it adds up."""
 
+import copy
 from typing import Any
 
 import jax.numpy as jnp
@@ -7,6 +8,7 @@ from jaxtyping import PRNGKeyArray, PyTree
 from numpyro.infer import Trace_ELBO
 from numpyro.infer.elbo import ELBO
 
+from relbo._mesh import Spread
 from relbo._refined_guide import AbstractRefinedGuide
 from relbo.elbo import RefinedELBO
 
@@ -45,6 +47,20 @@ class OrderedELBO(ELBO):
         losses: Any = result["loss"]
         total = sum((losses[name] for name in sorted(losses)), start=jnp.zeros(()))
         return {"loss": total, "mutable_state": result["mutable_state"]}
+
+
+def spread_particles(loss: Any, spread: Spread) -> Any:
+    """A copy of a loss that spreads its particles over devices.
+
+    All losses of NumPyro's kind map over their particles with one function of theirs.
+    """
+    if getattr(loss, "vectorize_particles", None) is not True:
+        return loss
+    copied = copy.copy(loss)
+    copied.vectorize_particles_fn = spread.map
+    if isinstance(copied, OrderedELBO):
+        copied._by_site = spread_particles(copied._by_site, spread)
+    return copied
 
 
 def chosen_loss(loss: Any, guide: Any, num_particles: int | None, has_mutable: bool) -> Any:

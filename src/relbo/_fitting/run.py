@@ -7,9 +7,11 @@ import numpy as np
 from jaxtyping import Float
 
 from relbo._fitting.checkpoints import Checkpoints, Snapshot
+from relbo._fitting.feeding import Memory, Stream
 from relbo._fitting.monitor import Monitor, Seed, smoothed
 from relbo._fitting.optimiser import RATES
 from relbo._fitting.trainer import CHUNK, Carry, Control, Record, Trainer
+from relbo._mesh import is_past, local, placed, together
 
 
 class Ended(NamedTuple):
@@ -28,9 +30,9 @@ class Run:
 
     Args:
         trainer: what is compiled.
-        arrays: the data.
+        feed: brings the data.
         monitor: the rules.
-        carry: where to begin.
+        snapshot: where to begin.
         checkpoints: where to keep snapshots, or `None`.
         report: told about progress.
     """
@@ -38,14 +40,14 @@ class Run:
     def __init__(
         self,
         trainer: Trainer,
-        arrays: tuple,
+        feed: Memory | Stream,
         monitor: Monitor,
         snapshot: Snapshot,
         checkpoints: Checkpoints | None,
         report: Any,
     ):
-        self.trainer, self.arrays, self.monitor = trainer, arrays, monitor
-        self.carry, self.seeds = snapshot.carry, snapshot.seeds
+        self.trainer, self.feed, self.monitor = trainer, feed, monitor
+        self.carry, self.seeds = placed(trainer.spread, snapshot.carry), snapshot.seeds
         self.iteration = snapshot.iteration
         self._losses = [snapshot.losses]
         self._checkpoints, self._report = checkpoints, report
@@ -53,19 +55,30 @@ class Run:
 
     def until(self, num_iterations: int, deadline: float) -> Ended:
         """Runs to the end of the budget, or until no seed is left."""
+        with together(self.trainer.spread, "fit", self._advice()):
+            return self._until(num_iterations, deadline)
+
+    def _until(self, num_iterations: int, deadline: float) -> Ended:
         is_late = False
         while self.iteration < num_iterations and self._is_alive() and not is_late:
             began = time.monotonic()
             record = self._advance(num_iterations)
             now = time.monotonic()
-            is_late = now > deadline and self.iteration < num_iterations
+            is_late = self.iteration < num_iterations and is_past(self.trainer.spread, deadline)
             self._save(num_iterations, is_late)
             self._tell(record, num_iterations, CHUNK / max(now - began, 1e-9))
         if not is_late:
             self._give_up()
         if self._checkpoints is not None:
             self._checkpoints.close()
-        return Ended(self.carry, self._all_losses(), self.seeds, self.iteration, is_late)
+        carry = local(self.trainer.spread, self.carry)
+        return Ended(carry, self._all_losses(), self.seeds, self.iteration, is_late)
+
+    def _advice(self) -> str:
+        if self._checkpoints is None:
+            return "with a checkpoint_dir it could have gone on from its last snapshot"
+        where = self._checkpoints.directory
+        return f"start all of them again, and the run goes on from the last snapshot in {where}"
 
     def _give_up(self) -> None:
         """Calls a seed that backed off to the end and never got through a chunk by its name."""
@@ -84,7 +97,7 @@ class Run:
             self._control(),
             np.int32(self.iteration),
             np.int32(stop),
-            self.arrays,
+            self.feed(self.iteration, num_iterations),
         )
         losses = np.atleast_2d(np.asarray(record.losses))[:, : stop - self.iteration]
         failed_at = np.atleast_1d(np.asarray(self.carry.failed_at))

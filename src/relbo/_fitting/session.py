@@ -19,7 +19,7 @@ from relbo._fitting.fingerprint import (
     describe_shapes,
 )
 from relbo._fitting.monitor import Seed
-from relbo._fitting.trainer import Carry, Control, Start, Trainer
+from relbo._fitting.trainer import CHUNK, Carry, Control, Start, Trainer
 from relbo._fitting.warm_start import warm_start_for
 from relbo._program import Call
 
@@ -57,11 +57,15 @@ class Session(NamedTuple):
         checkpoints = None
         if checkpoint_dir is not None:
             cold = self._carry({})
-            checkpoints = Checkpoints(checkpoint_dir, self._fingerprint(cold, data))
+            fingerprint = self._fingerprint(cold, data)
+            checkpoints = Checkpoints(checkpoint_dir, fingerprint, self.trainer.spread)
             found = checkpoints.latest(cold)
             if found is not None:
                 return found, checkpoints
-            # Cut short, it would be another start than that of a run without a deadline.
+        spread = self.trainer.spread
+        if checkpoints is not None or (spread is not None and spread.is_shared):
+            # Cut short, it would be another start than that of a run without a deadline, and
+            # another one in each process.
             deadline = np.inf
         values = self._warm_values(report, deadline)
         number = self.settings.num_seeds
@@ -92,9 +96,13 @@ class Session(NamedTuple):
         return jax.tree.map(lambda *x: x[0] if number == 1 else np.stack(x), *found)
 
     def _carry(self, values: dict[str, Any]) -> Carry:
+        return self.trainer.begin(self.start, values, one_or_all(self.order_keys))
+
+    @property
+    def order_keys(self) -> PRNGKeyArray:
+        """One a seed, for the order of the data."""
         keys = jr.split(self.key, self.settings.num_seeds)
-        order_keys = jax.vmap(lambda key: jr.fold_in(key, 1))(keys)
-        return self.trainer.begin(self.start, values, one_or_all(order_keys))
+        return jax.vmap(lambda key: jr.fold_in(key, 1))(keys)
 
     def _fingerprint(self, carry: Carry, data: tuple) -> Fingerprint:
         trainer = self.trainer
@@ -117,7 +125,12 @@ class Session(NamedTuple):
         control = Control(np.ones(number, np.float32), flags, flags, flags, flags)
         control = control if number > 1 else Control(*(x[0] for x in control))
         where = np.int32(0)
-        return self.trainer.chunk.trace(carry, control, where, where, self.arrays).jaxpr
+        layout, arrays = self.trainer.layout, self.arrays
+        lead = (CHUNK,) if number == 1 else (number, CHUNK)
+        if layout.is_streamed:
+            chunk = lambda x: jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype)
+            arrays = layout.cut(arrays, chunk)
+        return self.trainer.traced(carry, control, where, where, arrays)
 
 
 def one_or_all(keys: PRNGKeyArray) -> PRNGKeyArray:

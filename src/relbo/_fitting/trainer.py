@@ -21,9 +21,11 @@ from numpyro.infer.autoguide import (
 from numpyro.infer.svi import SVIState
 
 from relbo._fitting.arguments import Layout, Order, first_order, next_rows
-from relbo._fitting.losses import chosen_loss
+from relbo._fitting.losses import chosen_loss, spread_particles
 from relbo._fitting.optimiser import adjustable, default_optimiser, with_factor, with_scales
 from relbo._fitting.units import units_for
+from relbo._mesh import Spread
+from relbo._mesh import rows as over_devices
 from relbo._parameters import is_traced
 from relbo._program import Model, initial_run, latent_names
 from relbo._refined_guide import AbstractRefinedGuide
@@ -97,6 +99,8 @@ class Trainer:
         arrays: the first data.
         num_particles: of the default loss.
         num_seeds: how many runs there are at once.
+        spread: over which devices the rows of a minibatch are spread, or else the particles of
+            the loss.
     """
 
     def __init__(
@@ -110,9 +114,11 @@ class Trainer:
         *,
         num_particles: int | None,
         num_seeds: int,
+        spread: Spread | None = None,
     ):
         self.model, self.guide, self.layout, self.num_seeds = model, guide, layout, num_seeds
         self._given_loss, self._num_particles = loss, num_particles
+        self.spread, self._has_mutable = spread, False
         self.is_default = optimiser is None
         if self.is_default:
             optimiser = default_optimiser()
@@ -127,10 +133,18 @@ class Trainer:
         if not self.suits(arrays):
             forget(guide)
             self._set_up(arrays)
-        self.svi = SVI(model, guide, optimiser, chosen_loss(loss, guide, num_particles, False))
+        self.svi = SVI(model, guide, optimiser, self._loss(self._has_mutable))
         self._traced_first = jax.jit(self._over_seeds(self._first, (0, None)))
         self.begin = jax.jit(self._over_seeds(self._begin, (0, 0, 0)))
-        self.chunk = jax.jit(self._over_seeds(self._chunk, (0, 0, None, None, None)))
+        self._chunks = self._over_seeds(
+            self._chunk, (0, 0, None, None, layout.seed_axes if layout.is_streamed else None)
+        )
+        # The state is whole on every device, whatever the compiler would like better.
+        self.chunk = (
+            jax.jit(self._chunks)
+            if spread is None
+            else jax.jit(self._chunks, out_shardings=spread.everywhere)
+        )
         self.params = jax.jit(self._over_seeds(self._params, (0, 0)))
         self.is_reusable = not freezes_data(guide)
 
@@ -145,6 +159,16 @@ class Trainer:
             self._learn_constraints(svi)
             self.is_reusable = False
         return start
+
+    def traced(self, *inputs: Any) -> Any:
+        """What a chunk computes, apart from where: the same on one device and on many."""
+        spread, loss = self.spread, self.svi.loss
+        self.spread, self.svi.loss = None, self._loss(self._has_mutable)
+        try:
+            # In a function of its own, or JAX would remember how it was traced before.
+            return jax.jit(lambda *inputs: self._chunks(*inputs)).trace(*inputs).jaxpr
+        finally:
+            self.spread, self.svi.loss = spread, loss
 
     def suits(self, arrays: tuple) -> bool:
         """Whether the guide, which may have been set up with other data, is right for these.
@@ -176,12 +200,16 @@ class Trainer:
         svi = SVI(self.model, as_new(self.guide), self.svi.optim, self.svi.loss)
         state = svi.init(key, *call.args, **call.kwargs)
         self._learn_constraints(svi)
-        has_mutable = bool(jax.tree.leaves(state.mutable_state))
-        self.svi.loss = chosen_loss(
-            self._given_loss, self.guide, self._num_particles, has_mutable
-        )
+        self._has_mutable = bool(jax.tree.leaves(state.mutable_state))
+        self.svi.loss = self._loss(self._has_mutable)
         params = svi.optim.get_params(state.optim_state)
         return Start(params, state.mutable_state, state.rng_key)
+
+    def _loss(self, has_mutable: bool) -> Any:
+        loss = chosen_loss(self._given_loss, self.guide, self._num_particles, has_mutable)
+        # Rows and particles at once would be too many pieces for one axis of devices.
+        has_rows = self.layout.batch_size is not None
+        return loss if self.spread is None or has_rows else spread_particles(loss, self.spread)
 
     def _learn_constraints(self, svi: SVI) -> None:
         self.transforms = svi.constrain_fn.args[0]  # type: ignore[union-attr]
@@ -216,7 +244,7 @@ class Trainer:
             # The last chunk is cut short without a program of its own.
             return jax.lax.cond(
                 iteration < stop,
-                lambda carry: self._update(carry, control, iteration, arrays),
+                lambda carry: self._update(carry, control, iteration, start, arrays),
                 lambda carry: (carry, jnp.full((), jnp.nan)),
                 carry,
             )
@@ -244,10 +272,10 @@ class Trainer:
         )
 
     def _update(
-        self, carry: Carry, control: Control, iteration: Scalar, arrays: tuple
+        self, carry: Carry, control: Control, iteration: Scalar, start: Any, arrays: tuple
     ) -> tuple[Carry, Scalar]:
-        order, rows = next_rows(carry.order, self.layout, iteration)
-        call = self.layout.call(arrays, rows)
+        order, arrays = self._minibatch(carry.order, iteration, start, arrays)
+        call = self.layout.call(arrays)
         old = carry.svi
         new, loss = self.svi.update(
             old,
@@ -271,6 +299,21 @@ class Trainer:
         state = SVIState(optim_state, mutable, new.rng_key)
         carry = Carry(state, carry.good, order, failed_at, num_infinite)
         return carry, jnp.where(is_running, loss, jnp.nan)
+
+    def _minibatch(
+        self, order: Order | None, iteration: Scalar, start: Any, arrays: tuple
+    ) -> tuple[Order | None, tuple]:
+        """What one iteration sees of the arrays."""
+        if self.layout.is_streamed:
+            # What came from the host is the minibatches of this chunk.
+            take = lambda x: jax.lax.dynamic_index_in_dim(x, iteration - start, keepdims=False)
+        else:
+            order, rows = next_rows(order, self.layout, iteration)
+            if rows is None:
+                return order, arrays
+            rows = over_devices(self.spread, rows)
+            take = lambda x: jnp.take(x, rows, axis=0)
+        return order, self.layout.cut(arrays, lambda x: over_devices(self.spread, take(x)))
 
     def _step_size(self, state: SVIState) -> Scalar:
         if not isinstance(self.guide, AbstractRefinedGuide):

@@ -12,6 +12,7 @@ from numpyro.infer.elbo import ELBO
 
 from relbo._fitting.arguments import Layout, shapes_of
 from relbo._fitting.trainer import Start, Trainer
+from relbo._mesh import Spread
 from relbo._target import _DATA_NEEDED
 
 MAX_TRAINERS = 8
@@ -31,14 +32,15 @@ def trainer_for(
     arrays: tuple,
     num_particles: int | None,
     num_seeds: int,
+    spread: Spread | None,
 ) -> tuple[Trainer, tuple, Start]:
     """A trainer for a model and its guide, an old one if there is one.
 
     Args:
         keys: one a seed, to draw initial values with.
         make_guide: makes the guide where none is given.
-        model, guide, loss, optimiser, layout, arrays, num_particles, num_seeds: as `Trainer`
-            takes them; the guide may be `None`.
+        model, guide, loss, optimiser, layout, arrays, num_particles, num_seeds, spread: as
+            `Trainer` takes them; the guide may be `None`.
 
     Returns:
         The trainer, the arrays that its compiled functions take, and initial values.
@@ -52,6 +54,7 @@ def trainer_for(
         shapes_of(arrays),
         num_particles,
         num_seeds,
+        spread,
         jax.config.jax_enable_x64,  # type: ignore[attr-defined]
     )
     found = _trainers.get(key)
@@ -70,6 +73,7 @@ def trainer_for(
             arrays,
             num_particles=num_particles,
             num_seeds=num_seeds,
+            spread=spread,
         )
         return trainer, trainer.first(keys, arrays)
 

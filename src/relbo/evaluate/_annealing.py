@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Scalar
 
+from relbo._mesh import Spread, rows
 from relbo.evaluate._hmc import Path, Point, draw_noise, move
 
 NUM_PILOTS = 2
@@ -88,12 +89,14 @@ def anneal(
     path: Path,
     settings: Settings,
     exact: Float[Array, " d"] | None = None,
+    *,
+    spread: Spread | None = None,
 ) -> Annealed:
     """Pilots, the weighted run, and from an exact draw of the target a run back.
 
     The pilots choose temperatures, step sizes and scales. The weighted runs start afresh with
     all of that fixed, so that their weights are those of fixed kernels. All runs are turns of
-    one loop: the densities are compiled once.
+    one loop: the densities are compiled once. The chains may be spread over devices.
     """
     num_phases = NUM_PILOTS + (1 if exact is None else 2)
     turn = jnp.arange(num_phases)
@@ -107,7 +110,7 @@ def anneal(
     )
 
     def run(schedule: Schedule, phase: Phase) -> tuple[Schedule, tuple[Array, ...]]:
-        walk = _walk(path, settings, schedule, phase, exact)
+        walk = _walk(path, settings, schedule, phase, exact, spread)
         refitted = _refit(walk, phase)
         schedule = jax.tree.map(
             lambda new, old: jnp.where(phase.is_pilot, new, old), refitted, schedule
@@ -117,6 +120,8 @@ def anneal(
     _, (log_weights, positions, acceptance) = jax.lax.scan(
         run, _first_schedule(path, settings), phases
     )
+    if spread is not None:
+        log_weights = spread.whole(log_weights)
     return Annealed(
         log_weights[NUM_PILOTS],
         positions[NUM_PILOTS],
@@ -145,12 +150,13 @@ def _walk(
     schedule: Schedule,
     phase: Phase,
     exact: Float[Array, " d"] | None,
+    spread: Spread | None = None,
 ) -> Walk:
     start_key, key = jr.split(phase.key)
     start = jax.vmap(path.draw)(jr.split(start_key, settings.num_chains))
     if exact is not None:
         start = jnp.where(phase.is_forward, start, exact[None])
-    points = jax.vmap(path.at)(start)
+    points = jax.vmap(path.at)(rows(spread, start))
     scale, speed = _scale_and_speed(points)
     zero = jnp.zeros((), start.dtype)
     first = Walk(
@@ -165,6 +171,7 @@ def _walk(
 
     def step(i: Int[Array, ""], walk: Walk) -> Walk:
         t = jnp.where(phase.is_forward, i, phase.num_steps - 1 - i)
+        walk = walk._replace(points=rows(spread, walk.points))
         return _step(jr.fold_in(key, i), t, path, settings, schedule, phase, walk)
 
     walk = jax.lax.fori_loop(0, phase.num_steps, step, first)

@@ -8,8 +8,10 @@ import jax
 import jax.random as jr
 import numpy as np
 from jax.flatten_util import ravel_pytree
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Scalar
 
+from relbo._mesh import Spread, placed_arrays, spread_over
 from relbo.bases import AbstractBase, standard_normal_logdensity
 from relbo.evaluate._annealing import Settings, anneal
 from relbo.evaluate._hmc import path_between
@@ -43,6 +45,7 @@ def annealed_importance(
     num_chains: int = 64,
     num_leapfrogs: int = 5,
     target_acceptance: float = 0.8,
+    mesh: Mesh | None = None,
 ) -> Evaluation:
     r"""Estimates $\log Z$ of a log density by annealed importance sampling.
 
@@ -62,6 +65,7 @@ def annealed_importance(
         num_chains: independent chains.
         num_leapfrogs: gradients at each temperature.
         target_acceptance: what the step sizes are fitted to.
+        mesh: the devices that share the chains; all by default, as for `relbo.fit`.
 
     Returns:
         An `Evaluation`.
@@ -75,15 +79,22 @@ def annealed_importance(
         Neal, Annealed importance sampling, 2001.
     """
     settings = checked_settings(num_temperatures, num_chains, num_leapfrogs, target_acceptance)
-    log_weights = _log_weights(key, logdensity_fn, base, settings)
+    spread = spread_over(mesh)
+    key, logdensity_fn, base = placed_arrays(spread, (key, logdensity_fn, base))
+    log_weights = _log_weights(key, logdensity_fn, base, settings, spread)
     return importance_estimate(log_weights, estimator=ANNEALED)
 
 
 @eqx.filter_jit
 def _log_weights(
-    key: PRNGKeyArray, logdensity_fn: Callable, base: AbstractBase, settings: Settings
+    key: PRNGKeyArray,
+    logdensity_fn: Callable,
+    base: AbstractBase,
+    settings: Settings,
+    spread: Spread | None,
 ) -> Float[Array, " chains"]:
-    return anneal(key, path_between(base, logdensity_fn, whiten=True), settings).log_weights
+    path = path_between(base, logdensity_fn, whiten=True)
+    return anneal(key, path, settings, spread=spread).log_weights
 
 
 def annealed_pointwise(
@@ -97,6 +108,7 @@ def annealed_pointwise(
     num_leapfrogs: int = 5,
     target_acceptance: float = 0.8,
     batch_size: int = 64,
+    mesh: Mesh | None = None,
 ) -> PointwiseEvaluation:
     """Annealed importance sampling for each data point of a latent-variable model.
 
@@ -110,6 +122,7 @@ def annealed_pointwise(
         num_temperatures, num_chains, num_leapfrogs, target_acceptance: as for
             `annealed_importance`, for each data point.
         batch_size: data points at once; memory grows with it.
+        mesh: the devices that share the data points; all by default, as for `relbo.fit`.
 
     Returns:
         A `PointwiseEvaluation`; its `mean()` is the test log-likelihood.
@@ -123,7 +136,10 @@ def annealed_pointwise(
         (10,)
     """
     settings = checked_settings(num_temperatures, num_chains, num_leapfrogs, target_acceptance)
-    means = _pointwise(key, logdensity_fn, data, base, settings, batch_size)
+    spread = spread_over(mesh)
+    given = placed_arrays(spread, (key, logdensity_fn, data, base))
+    key, logdensity_fn, data, base = given
+    means = _pointwise(key, logdensity_fn, data, base, settings, batch_size, spread)
     return pointwise(means, ANNEALED, True, num_chains)
 
 
@@ -135,6 +151,7 @@ def _pointwise(
     base: AbstractBase,
     settings: Settings,
     batch_size: int,
+    spread: Spread | None,
 ) -> LogMean:
     def one(inputs: tuple[PRNGKeyArray, PyTree]) -> LogMean:
         key, point = inputs
@@ -142,7 +159,7 @@ def _pointwise(
         return log_mean(anneal(key, path, settings).log_weights)
 
     keys = jr.split(key, jax.tree.leaves(data)[0].shape[0])
-    return map_batched(one, (keys, data), batch_size)
+    return map_batched(one, (keys, data), batch_size, spread)
 
 
 class Bidirectional(NamedTuple):
@@ -167,6 +184,7 @@ def bidirectional(
     num_leapfrogs: int = 5,
     target_acceptance: float = 0.8,
     batch_size: int = 16,
+    mesh: Mesh | None = None,
 ) -> Bidirectional:
     r"""Encloses the log marginal likelihood of simulated data from both sides.
 
@@ -184,6 +202,7 @@ def bidirectional(
         num_temperatures, num_chains, num_leapfrogs, target_acceptance: as for
             `annealed_importance`.
         batch_size: simulations at once.
+        mesh: the devices that share the simulations; all by default, as for `relbo.fit`.
 
     Returns:
         A `Bidirectional`.
@@ -195,8 +214,11 @@ def bidirectional(
     settings = checked_settings(num_temperatures, num_chains, num_leapfrogs, target_acceptance)
     if num_simulations < 2:
         raise ValueError(f"num_simulations: expected at least 2, got {num_simulations}")
+    spread = spread_over(mesh)
+    given = placed_arrays(spread, (key, simulate_fn, logdensity_fn, base))
+    key, simulate_fn, logdensity_fn, base = given
     lower, upper = _bidirectional(
-        key, simulate_fn, logdensity_fn, base, settings, num_simulations, batch_size
+        key, simulate_fn, logdensity_fn, base, settings, num_simulations, batch_size, spread
     )
     below = pointwise(lower, ANNEALED, True, num_chains)
     above = pointwise(
@@ -220,6 +242,7 @@ def _bidirectional(
     settings: Settings,
     num_simulations: int,
     batch_size: int,
+    spread: Spread | None,
 ) -> tuple[LogMean, LogMean]:
     def one(key: PRNGKeyArray) -> tuple[LogMean, LogMean]:
         simulate_key, anneal_key = jr.split(key)
@@ -230,7 +253,7 @@ def _bidirectional(
         assert run.reverse_log_weights is not None
         return log_mean(run.log_weights), log_mean(run.reverse_log_weights)
 
-    return map_batched(one, jr.split(key, num_simulations), batch_size)
+    return map_batched(one, jr.split(key, num_simulations), batch_size, spread)
 
 
 def checked_settings(

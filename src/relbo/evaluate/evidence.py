@@ -9,12 +9,14 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Scalar
 from numpyro import handlers
 from numpyro.distributions import Unit, biject_to
 from numpyro.infer import Trace_ELBO
 from numpyro.infer.autoguide import AutoGuide
 
+from relbo._mesh import Spread, placed_arrays, spread_over
 from relbo._program import (
     Call,
     Model,
@@ -87,6 +89,7 @@ def log_evidence(
     target_acceptance: float = 0.8,
     batch_size: int | None = None,
     smooth: bool = False,
+    mesh: Mesh | None = None,
 ) -> Evaluation:
     r"""Estimates the log evidence $\log p(x)$ of a NumPyro model.
 
@@ -108,6 +111,7 @@ def log_evidence(
         num_temperatures, num_leapfrogs, target_acceptance: as for `annealed_importance`.
         batch_size: draws at once with `"importance"`, all by default.
         smooth: average Pareto-smoothed weights; see `importance_estimate`.
+        mesh: the devices that share the chains or draws; all by default, as for `relbo.fit`.
 
     Returns:
         An `Evaluation`. Its expectation is a lower bound, unless the guide's account is a
@@ -123,16 +127,19 @@ def log_evidence(
     if method not in DEFAULT_DRAWS:
         raise ValueError(f'method: expected "ais" or "importance", got {method!r}')
     number = DEFAULT_DRAWS[method] if num_draws is None else num_draws
-    arguments = _arguments(args, kwargs, params)
+    arguments, spread = _arguments(args, kwargs, params), spread_over(mesh)
+    key, placed = placed_arrays(spread, (key, arguments))
     if method == "ais":
         refined = None if guide is None else _refined_form(guide, model, arguments)
         settings = checked_settings(num_temperatures, number, num_leapfrogs, target_acceptance)
-        log_weights = _call(_annealed_log_weights, arguments, key, model, refined, settings)
+        log_weights = _call(
+            _annealed_log_weights, placed, key, model, refined, settings, spread
+        )
         return importance_estimate(log_weights, estimator=ANNEALED, smooth=smooth)
     if guide is None:
         raise ValueError('guide: method="importance" draws from a guide, got none')
     size = number if batch_size is None else batch_size
-    log_weights = _call(_guide_log_weights, arguments, key, model, guide, number, size)
+    log_weights = _call(_guide_log_weights, placed, key, model, guide, number, size, spread)
     valid = _refined_form(guide, model, arguments, dependent=True).bound.valid
     return importance_estimate(log_weights, valid_bound=valid, smooth=smooth)
 
@@ -150,6 +157,7 @@ def bidirectional_evidence(
     num_leapfrogs: int = 5,
     target_acceptance: float = 0.8,
     batch_size: int = 8,
+    mesh: Mesh | None = None,
 ) -> Bidirectional:
     """Encloses the log evidence of data that the model simulates itself.
 
@@ -163,7 +171,7 @@ def bidirectional_evidence(
         args, kwargs: its arguments.
         params: values of its parameters, if it has such.
         num_simulations, num_temperatures, num_chains: as for `bidirectional`.
-        num_leapfrogs, target_acceptance, batch_size: as for `bidirectional`.
+        num_leapfrogs, target_acceptance, batch_size, mesh: as for `bidirectional`.
 
     Returns:
         A `Bidirectional`.
@@ -181,6 +189,7 @@ def bidirectional_evidence(
         num_leapfrogs=num_leapfrogs,
         target_acceptance=target_acceptance,
         batch_size=batch_size,
+        mesh=mesh,
     )
 
 
@@ -293,6 +302,7 @@ def _annealed_log_weights(
     model: Model,
     guide: AbstractRefinedGuide | None,
     settings: Settings,
+    spread: Spread | None,
 ) -> Float[Array, " chains"]:
     arguments = _thaw(arguments)
     trace = initial_run(_with_params(model, arguments), arguments.call)
@@ -302,7 +312,8 @@ def _annealed_log_weights(
     def logdensity_fn(position: PyTree) -> Scalar:
         return logdensity(model, arguments.call, jr.key(0), unpack(position), arguments.params)
 
-    return anneal(key, path_between(base, logdensity_fn, whiten=True), settings).log_weights
+    path = path_between(base, logdensity_fn, whiten=True)
+    return anneal(key, path, settings, spread=spread).log_weights
 
 
 def _base(
@@ -325,6 +336,7 @@ def _guide_log_weights(
     guide: Model,
     num_draws: int,
     batch_size: int,
+    spread: Spread | None,
 ) -> Float[Array, " draws"]:
     arguments = _thaw(arguments)
     check_program(initial_run(_with_params(model, arguments), arguments.call))
@@ -335,7 +347,7 @@ def _guide_log_weights(
         value: Any = loss.loss(key, *given, *arguments.args, **arguments.kwargs)
         return -value
 
-    return map_batched(log_weight, jr.split(key, num_draws), batch_size)
+    return map_batched(log_weight, jr.split(key, num_draws), batch_size, spread)
 
 
 def _with_params(model: Any, arguments: Arguments) -> Any:

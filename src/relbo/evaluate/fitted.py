@@ -10,8 +10,10 @@ import jax.random as jr
 import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jax.scipy.special import gammaln
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, Scalar
 
+from relbo._mesh import Spread, placed_arrays, spread_over
 from relbo.bases import AbstractBase
 from relbo.evaluate.importance import log_mean, map_batched, pareto_smoothed
 from relbo.evaluate.record import PointwiseEvaluation
@@ -68,6 +70,7 @@ def fitted_importance(
     min_scale: float = 0.02,
     batch_size: int = 16,
     pareto: bool = True,
+    mesh: Mesh | None = None,
 ) -> PointwiseEvaluation:
     r"""Importance sampling with a proposal fitted to each data point's own draws.
 
@@ -99,6 +102,7 @@ def fitted_importance(
             have collapsed to a point are widened to it.
         batch_size: data points at once; memory grows with it times `num_draws`.
         pareto: the Pareto k of each point (a millisecond each).
+        mesh: the devices that share the data points; all by default, as for `relbo.fit`.
 
     Returns:
         A `PointwiseEvaluation`; its `mean()` is the test log-likelihood.
@@ -124,7 +128,12 @@ def fitted_importance(
         float(min_scale),
     )
     _check(options, draws, jax.tree.leaves(data)[0].shape[0])
-    log_weights = _log_weights(key, logdensity_fn, data, draws, base, options, batch_size)
+    spread = spread_over(mesh)
+    given = placed_arrays(spread, (key, logdensity_fn, data, draws, base))
+    key, logdensity_fn, data, draws, base = given
+    log_weights = _log_weights(
+        key, logdensity_fn, data, draws, base, options, batch_size, spread
+    )
     value, stderr, ess = (np.asarray(leaf) for leaf in log_mean(log_weights))
     pareto_k = pareto_smoothed(np.asarray(log_weights))[1] if pareto else None
     name = "importance sampling from a fitted proposal"
@@ -140,13 +149,14 @@ def _log_weights(
     base: AbstractBase,
     options: Options,
     batch_size: int,
+    spread: Spread | None,
 ) -> Float[Array, "points num_draws"]:
     def one(inputs: tuple[PRNGKeyArray, PyTree, Array]) -> Float[Array, " num_draws"]:
         key, point, draws = inputs
         return _weigh_point(key, lambda z: logdensity_fn(z, point), draws, base, options)
 
     keys = jr.split(key, draws.shape[0])
-    return map_batched(one, (keys, data, draws), batch_size)
+    return map_batched(one, (keys, data, draws), batch_size, spread)
 
 
 def _weigh_point(

@@ -11,8 +11,10 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray, Scalar
 
+from relbo._mesh import Spread, placed_arrays, spread_over
 from relbo.evaluate.record import Evaluation
 
 MIN_SPREAD = 1e-5
@@ -196,6 +198,7 @@ def importance_weighting(
     estimator: str = "importance weighting",
     valid_bound: bool | None = True,
     smooth: bool = False,
+    mesh: Mesh | None = None,
 ) -> Evaluation:
     """The log marginal likelihood from anything that draws and weighs.
 
@@ -209,6 +212,7 @@ def importance_weighting(
         estimator: what a report calls it.
         valid_bound: whether the weights are those of a valid account.
         smooth: average Pareto-smoothed weights; see `importance_estimate`.
+        mesh: the devices that share the draws; all by default, as for `relbo.fit`.
 
     Returns:
         An `Evaluation`.
@@ -223,7 +227,9 @@ def importance_weighting(
     """
     if num_draws < 2:
         raise ValueError(f"num_draws: expected at least 2, got {num_draws}")
-    log_weights = _weigh(key, source, num_draws, batch_size or num_draws)
+    spread = spread_over(mesh)
+    key, source = placed_arrays(spread, (key, source))
+    log_weights = _weigh(key, source, num_draws, batch_size or num_draws, spread)
     return importance_estimate(
         log_weights, estimator=estimator, valid_bound=valid_bound, smooth=smooth
     )
@@ -231,19 +237,41 @@ def importance_weighting(
 
 @eqx.filter_jit
 def _weigh(
-    key: PRNGKeyArray, source: Callable, num_draws: int, batch_size: int
+    key: PRNGKeyArray,
+    source: Callable,
+    num_draws: int,
+    batch_size: int,
+    spread: Spread | None,
 ) -> Float[Array, " draws"]:
-    return map_batched(lambda k: source(k)[1], jr.split(key, num_draws), batch_size)
+    keys = jr.split(key, num_draws)
+    return map_batched(lambda k: source(k)[1], keys, batch_size, spread)
 
 
-def map_batched(function: Callable, inputs: Any, batch_size: int) -> Any:
+def map_batched(
+    function: Callable, inputs: Any, batch_size: int, spread: Spread | None = None
+) -> Any:
     """`jax.vmap` in batches, one after the other, so that memory stays bounded.
 
     `jax.lax.map` compiles the last, smaller batch apart; this one fills it up instead.
+
+    Args:
+        function: of one input.
+        inputs: along the leading axis.
+        batch_size: how many at once.
+        spread: devices that share each batch, which is made so large that all have as much.
     """
     number = jax.tree.leaves(inputs)[0].shape[0]
     batch_size = min(batch_size, number)
-    index = jnp.arange(-(-number // batch_size) * batch_size) % number
+    if spread is not None:
+        batch_size = -(-batch_size // spread.num_devices) * spread.num_devices
+    num_batches = -(-number // batch_size)
+    index = jnp.arange(num_batches * batch_size) % number
     take = partial(jnp.take, indices=index, axis=0)
-    outputs = jax.lax.map(function, jax.tree.map(take, inputs), batch_size=batch_size)
-    return jax.tree.map(lambda leaf: leaf[:number], outputs)
+    filled = jax.tree.map(take, inputs)
+    if spread is None:
+        outputs = jax.lax.map(function, filled, batch_size=batch_size)
+        return jax.tree.map(lambda leaf: leaf[:number], outputs)
+    batched = lambda leaf: leaf.reshape(num_batches, batch_size, *leaf.shape[1:])
+    outputs = jax.lax.map(partial(spread.map, function), jax.tree.map(batched, filled))
+    flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:number], outputs)
+    return spread.whole(flat)
