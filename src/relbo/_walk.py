@@ -168,7 +168,7 @@ def walk(
         probe_key=jr.split(probe_key, num_turns) if entropy.counts_volume else None,
     )
     end, path = jax.lax.scan(turn, start, steps)
-    if keeps_path:
+    if path is not None:  # it is asked for
         every = kernel.evaluations_per_step
         path = path[every - 1 : num_moves : every]
     return _end(end)._replace(path=path)

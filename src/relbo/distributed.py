@@ -77,6 +77,9 @@ def quiet_unless_first(directory: Path) -> Iterator[Path]:
         (place / "checkpoints").symlink_to((directory / "checkpoints").resolve())
         if (directory / "metrics.json").exists():
             shutil.copy(directory / "metrics.json", place)
+        if (directory / "cells").exists():
+            # Or process 0 would skip a fit that the others wait for.
+            shutil.copytree(directory / "cells", place / "cells")
         multihost_utils.sync_global_devices("relbo results")
         with contextlib.redirect_stdout(nowhere):
             yield place

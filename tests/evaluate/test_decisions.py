@@ -42,7 +42,7 @@ def test_utility_must_have_a_column_a_class(utility):
 def test_reliability_by_hand():
     guesses = forecast([0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.0, 1.0])
     found = reliability(guesses, jnp.array([0, 1, 0, 1]), num_bins=4)
-    np.testing.assert_array_equal(found.count, [0, 0, 1, 3])
+    np.testing.assert_array_equal(found.number, [0, 0, 1, 3])
     np.testing.assert_allclose(found.confidence, [0, 0, 0.6, 2.7 / 3], atol=1e-6)
     np.testing.assert_allclose(found.accuracy, [0, 0, 1, 2 / 3], atol=1e-6)
     error = calibration_error(guesses, jnp.array([0, 1, 0, 1]), num_bins=4)

@@ -57,7 +57,7 @@ class Reliability(NamedTuple):
     """The mean probability of the class that is guessed."""
     accuracy: Float[Array, " bins"]
     """How often it is right; zero in an empty bin, as is the confidence."""
-    count: Int[Array, " bins"]
+    number: Int[Array, " bins"]
 
 
 def reliability(
@@ -99,5 +99,5 @@ def calibration_error(
         Guo et al., On calibration of modern neural networks, 2017.
     """
     found = reliability(forecast, observed, num_bins=num_bins)
-    shares = found.count / jnp.sum(found.count)
+    shares = found.number / jnp.sum(found.number)
     return jnp.sum(shares * jnp.abs(found.accuracy - found.confidence))

@@ -205,7 +205,7 @@ def draw_reliability(
 ) -> list[Path]:
     """How often guesses are right, by how sure they are."""
     found = reliability(forecast, observed)
-    is_filled = found.count > 0
+    is_filled = found.number > 0
     figure = new_figure(4.2, 4.0)
     axes = figure.subplots()
     axes.plot([0, 1], [0, 1], color="0.6", linewidth=1, label="as sure as right")
