@@ -15,6 +15,7 @@ from test_mesh import FOUR, HERE, TOLERANCE, environment
 
 PATIENCE = 60
 """Seconds in which the others must have noticed: several times what they are told to wait."""
+SHARED = ("chains", "test points")
 
 
 def start(out, *names, number=2):
@@ -53,19 +54,21 @@ def assert_same(found, fitted):
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
     out = tmp_path_factory.mktemp("two")
-    codes = finish(start(out, "own rows", "test points", f"resume 100 {out}/checkpoints"))
+    codes = finish(start(out, "own rows", *SHARED, f"resume 100 {out}/checkpoints"))
     assert codes == [0, 0], (out / "words 0").read_text()
     return out
 
 
 @pytest.mark.slow
 def test_two_processes_give_what_one_does(two):
-    whole, points = mesh_cases.fit_rows(), mesh_cases.test_points(None)
+    whole = mesh_cases.fit_rows()
+    expected = {case: mesh_cases.CASES[case](None) for case in SHARED}
     for index in range(2):
         assert_same(np.load(two / f"own rows {index}.npz"), whole)
-        found = np.load(two / f"test points {index}.npz")
-        for name in points:
-            np.testing.assert_allclose(found[name], points[name], **TOLERANCE)
+        for case, values in expected.items():
+            found = np.load(two / f"{case} {index}.npz")
+            for name in values:
+                np.testing.assert_allclose(found[name], values[name], **TOLERANCE)
 
 
 @pytest.mark.slow
