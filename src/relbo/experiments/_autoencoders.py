@@ -80,7 +80,7 @@ FULL = Settings(
 )
 QUICK = Settings(
     num_seeds=1,
-    sound_epochs=2,
+    sound_epochs=4,
     paper_share=0.1,
     num_train=6_400,
     num_test=100,
