@@ -72,30 +72,7 @@ def arrays_of(fitted):
     return {"losses": fitted.losses, **fitted.params}
 
 
-def particles(mesh):
-    fitted = relbo.fit(
-        jr.key(0),
-        line,
-        (X, Y),
-        guide=line_guide,
-        num_iterations=100,
-        num_particles=8,
-        warm_start=False,
-        progress=False,
-        mesh=mesh,
-    )
-    return arrays_of(fitted)
-
-
-def weighted(mesh):
-    loss = relbo.PointwiseELBO(3)
-    return arrays_of(fit_rows(mesh, loss=loss, num_particles=None, num_iterations=100))
-
-
-def interacting(mesh):
-    guide = relbo.AutoRefined(
-        line, kernel=relbo.SVGD(0.1), entropy=relbo.Particle(), num_steps=1
-    )
+def fit_line(guide, mesh):
     fitted = relbo.fit(
         jr.key(0),
         line,
@@ -108,6 +85,22 @@ def interacting(mesh):
         mesh=mesh,
     )
     return arrays_of(fitted)
+
+
+def particles(mesh):
+    return fit_line(line_guide, mesh)
+
+
+def weighted(mesh):
+    loss = relbo.PointwiseELBO(3)
+    return arrays_of(fit_rows(mesh, loss=loss, num_particles=None, num_iterations=100))
+
+
+def interacting(mesh):
+    guide = relbo.AutoRefined(
+        line, kernel=relbo.SVGD(0.1), entropy=relbo.Particle(), num_steps=1
+    )
+    return fit_line(guide, mesh)
 
 
 def chains(mesh):

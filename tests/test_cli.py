@@ -162,3 +162,10 @@ def test_help_draws_nothing_in():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "reproduce" in done.stdout
+
+
+@pytest.mark.parametrize("option", ["--only", "--data-dir"])
+def test_options_for_images_are_refused_elsewhere(option, capsys, tmp_path):
+    code = cli.main(["reproduce", "funnel", option, "x", "--out", str(tmp_path)])
+    assert code == 2
+    assert f"{option}: it is for the experiments on images" in capsys.readouterr().err

@@ -266,6 +266,13 @@ def _reproduce(arguments: argparse.Namespace, command: str) -> int:
         return _complain(
             f"no experiment called {', '.join(unknown)}: there is {', '.join(EXPERIMENTS)}"
         )
+    given = {"--only": arguments.only, "--data-dir": arguments.data_dir}
+    asked = [option for option, value in given.items() if value]
+    plain = [name for name in names if not EXPERIMENTS[name].has_images]
+    if asked and plain:
+        return _complain(
+            f"{asked[0]}: it is for the experiments on images, and {plain[0]} is none of them"
+        )
     try:
         arguments.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

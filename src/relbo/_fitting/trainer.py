@@ -1,6 +1,5 @@
 """One compiled program that trains a guide, a chunk of iterations at a time."""
 
-import copy
 from typing import Any, NamedTuple
 
 import jax
@@ -11,16 +10,11 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Scalar
 from numpyro import handlers
 from numpyro.infer import SVI
-from numpyro.infer.autoguide import (
-    AutoDAIS,
-    AutoGuide,
-    AutoGuideList,
-    AutoSemiDAIS,
-    AutoSurrogateLikelihoodDAIS,
-)
+from numpyro.infer.autoguide import AutoGuide
 from numpyro.infer.svi import SVIState
 
 from relbo._fitting.arguments import Layout, Order, first_order, next_rows
+from relbo._fitting.guide_memory import as_new, forget, freezes_data
 from relbo._fitting.losses import chosen_loss, spread_particles
 from relbo._fitting.optimiser import adjustable, default_optimiser, with_factor, with_scales
 from relbo._fitting.units import units_for
@@ -34,8 +28,6 @@ CHUNK = 100
 """Iterations between two looks of the host."""
 MAX_INFINITE = 10
 """So many infinite losses in a row are a failure; fewer are unlucky draws, and left out."""
-_MEMORY = ("prototype_trace", "_potential_fn", "_potential_fn_gen", "_postprocess_fn")
-"""Attributes of NumPyro's guides in which they keep their first call."""
 
 
 class Carry(NamedTuple):
@@ -339,41 +331,6 @@ def choose(condition: Bool[Any, ""], one: PyTree, other: PyTree) -> PyTree:
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), one, other)
 
 
-def as_new(guide: Any) -> Any:
-    """A copy of a guide that has not seen its model, so that it draws new initial values."""
-    if isinstance(guide, AbstractRefinedGuide):
-        fresh = copy.copy(guide)
-        for name in ("base", "guide"):
-            if isinstance(inner := getattr(guide, name, None), AutoGuide):
-                setattr(fresh, name, as_new(inner))
-        return fresh
-    if not isinstance(guide, AutoGuide):
-        return guide
-    memo: dict[int, Any] = {}
-    for part in _parts(guide):
-        # The model is shared, and what a part remembers of its data becomes None.
-        memo[id(part.model)] = part.model
-        memo |= {id(vars(part).get(name)): None for name in _MEMORY}
-    return copy.deepcopy(guide, memo)
-
-
-def _parts(guide: Any) -> list[AutoGuide]:
-    inner = list(guide) if isinstance(guide, AutoGuideList) else []
-    return [
-        guide,
-        *(part for one in inner if isinstance(one, AutoGuide) for part in _parts(one)),
-    ]
-
-
-def forget(guide: Any) -> None:
-    """Makes a guide set itself up anew at its next call."""
-    inner = [getattr(guide, name, None) for name in ("base", "guide")]
-    for one in (guide, *inner):
-        if isinstance(one, AutoGuide):
-            for part in _parts(one):
-                part.prototype_trace = None
-
-
 def _support_leaves(trace: dict[str, Any]) -> list[Array]:
     supports = {name: trace[name]["fn"].support for name in latent_names(trace)}
     return [jnp.asarray(leaf) for leaf in jax.tree.leaves(supports)]
@@ -381,11 +338,6 @@ def _support_leaves(trace: dict[str, Any]) -> list[Array]:
 
 def _equal(one: Array, other: Array) -> bool:
     return bool(np.array_equal(np.asarray(one), np.asarray(other)))
-
-
-def freezes_data(guide: Any) -> bool:
-    """Whether a guide keeps the data of its first call for good."""
-    return isinstance(guide, AutoDAIS | AutoSemiDAIS | AutoSurrogateLikelihoodDAIS)
 
 
 def _is_forward_mode(guide: Any) -> bool:

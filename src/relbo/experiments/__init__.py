@@ -17,6 +17,8 @@ class Experiment(NamedTuple):
 
     module: str
     summary: str
+    has_images: bool = False
+    """Whether it takes `--only` and `--data-dir`."""
 
 
 class Options(NamedTuple):
@@ -74,14 +76,17 @@ EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
         "vae-mnist": Experiment(
             "relbo.experiments.vae_mnist",
             "autoencoders of handwritten digits: refined encoders and their peers (hours)",
+            has_images=True,
         ),
         "vae-fashion": Experiment(
             "relbo.experiments.vae_fashion",
             "autoencoders of clothes: refined encoders and their peers (hours)",
+            has_images=True,
         ),
         "cvae": Experiment(
             "relbo.experiments.cvae",
             "a deep Bayes classifier: accuracy, calibration and decisions (hours)",
+            has_images=True,
         ),
     }
 )

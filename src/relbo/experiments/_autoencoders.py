@@ -45,6 +45,7 @@ LOG_LIKELIHOOD = "test log-likelihood"
 ANNEALED = "test log-likelihood, annealed, on a part"
 GAP = "annealed less importance sampling, on that part"
 PAPER_ESTIMATE = "the paper's estimate"
+OBJECTIVE = "objective on the training images"
 EPOCH_SECONDS = "seconds an epoch"
 NUM_SHOWN = 20
 QUICK_ROWS = ("VAE", "IWAE", "VIS T=5, Gaussian, importance-weighted", "VIS-5-10, particle")
@@ -139,14 +140,13 @@ class Work(AbstractWork):
         test = self.splits.test.images
         stride = max(1, len(test) // min(self.settings.num_annealed, len(test)))
         fit_key, anneal_key, paper_key = jr.split(jr.fold_in(jr.key(1), seed), 3)
-        vae, guide, params, _ = trained
+        vae, guide, params = trained.vae, trained.guide, trained.params
         fitted = fitted_loglikelihood(
             fit_key, vae, guide, params, test, num_draws=self.settings.num_draws
         )
-        scores = {
-            LOG_LIKELIHOOD: fitted.mean().value,
-            EPOCH_SECONDS: trained.seconds / self.num_epochs(row),
-        }
+        scores = {LOG_LIKELIHOOD: fitted.mean().value, OBJECTIVE: trained.objective}
+        if trained.is_whole:
+            scores[EPOCH_SECONDS] = trained.seconds / self.num_epochs(row)
         if seed == 0:
             # It is dear, and there to check the other estimate, which one seed can do.
             annealed = annealed_loglikelihood(
@@ -163,7 +163,7 @@ class Work(AbstractWork):
         return {name: float(score) for name, score in scores.items()}
 
     def records(self, row: Row, cells: Sequence[Cell]) -> Iterator[Record]:
-        for metric in cells[0].scores:
+        for metric in dict.fromkeys(metric for cell in cells for metric in cell.scores):
             name, _, other = metric.partition(" / ")
             is_bound = {LOG_LIKELIHOOD: True, ANNEALED: True, PAPER_ESTIMATE: False}
             yield over_seeds(
@@ -235,6 +235,7 @@ class Work(AbstractWork):
             GAP: f"the two estimates on the same {part} images; ",
             PAPER_ESTIMATE: "log-mean-exp of 10 draws after their steps without noise, over a "
             "density taken at its own centre; ",
+            OBJECTIVE: "what was maximised, an image, over the last iterations; ",
             EPOCH_SECONDS: "training alone, compilation included; ",
         }[metric]
 

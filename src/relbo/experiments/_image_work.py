@@ -40,8 +40,12 @@ class Trained(NamedTuple):
     vae: Autoencoder
     guide: Any
     params: dict[str, Any]
+    objective: float
+    """What was maximised, an image, over the last iterations; a bound where the account is."""
     seconds: float
-    """Of this sitting: what was trained before an interruption is left out."""
+    """Of this sitting."""
+    is_whole: bool
+    """Whether all of it was trained in this sitting, so that its seconds say something."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,9 @@ class AbstractWork(ABC):
 
     def train(self, row: Row, seed: int) -> Trained:
         """Trains by Adam; goes on from a checkpoint where there is one."""
-        begin = time.perf_counter()
+        begin, directory = time.perf_counter(), self._checkpoints(row, seed)
+        is_whole = not directory.exists()
+        number = len(self.splits.train.images)
         vae = self.model()
         guide, loss = row.build(vae)
         rate: Any = self.learning_rate()
@@ -109,7 +115,7 @@ class AbstractWork(ABC):
             jr.key(seed),
             vae.model,
             self.data(),
-            {"num_images": len(self.splits.train.images)},
+            {"num_images": number},
             guide=guide,
             loss=loss,
             optimiser=optax.adam(rate),
@@ -117,9 +123,11 @@ class AbstractWork(ABC):
             batch_size=BATCH_SIZE,
             early_stopping=False,
             warm_start=False,
-            checkpoint_dir=self._checkpoints(row, seed),
+            checkpoint_dir=directory,
         )
-        return Trained(vae, guide, fitted.params, time.perf_counter() - begin)
+        objective = -float(fitted.final_loss) / number
+        seconds = time.perf_counter() - begin
+        return Trained(vae, guide, fitted.params, objective, seconds, is_whole)
 
     def run(self, row: Row, seed: int, run: dict[str, Any], *, resume: bool) -> Cell:
         """Trains and scores, or finds what was found before."""

@@ -1,5 +1,6 @@
 """The methods that the paper's table stands beside, written anew from their papers."""
 
+from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -115,7 +116,7 @@ def _normal_log_prob(value: Array, loc: Array, scale: Array) -> Array:
     return jnp.sum(density, axis=-1)
 
 
-class _AutoencoderLoss(ELBO):
+class _AbstractAutoencoderLoss(ELBO, ABC):
     """A loss that needs the networks themselves; its value is minus the plain ELBO."""
 
     def __init__(self, vae: Autoencoder, hamiltonian: Hamiltonian | None = None):
@@ -134,22 +135,20 @@ class _AutoencoderLoss(ELBO):
     ) -> Any:
         (images,), num_images = args, kwargs.get("num_images")
         encoded = _encoded(self.vae, param_map, images)
-        elbo, objective = self._objective(
-            rng_key, encoded, _encoded(self.vae, jax.lax.stop_gradient(param_map), images)
-        )
+        elbo, objective = self._objective(rng_key, encoded, jax.lax.stop_gradient(encoded))
         scale = (num_images or len(images)) / len(images)
         value = jnp.sum(elbo)
         learned = value + jnp.sum(objective) - jax.lax.stop_gradient(jnp.sum(objective))
         return {"loss": -scale * learned, "mutable_state": None}
 
+    @abstractmethod
     def _objective(
         self, key: PRNGKeyArray, encoded: _Encoded, frozen: _Encoded
     ) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
         """The ELBO, through which the encoder learns, and all else that is to be climbed."""
-        raise NotImplementedError
 
 
-class HamiltonianDLGM(_AutoencoderLoss):
+class HamiltonianDLGM(_AbstractAutoencoderLoss):
     """The encoder learns by the ELBO, the decoder from Hamiltonian chains begun there.
 
     References:
@@ -168,7 +167,7 @@ class HamiltonianDLGM(_AutoencoderLoss):
         return elbo, encoded.log_joint(moved)
 
 
-class ContrastiveDivergence(_AutoencoderLoss):
+class ContrastiveDivergence(_AbstractAutoencoderLoss):
     r"""Variational contrastive divergence: how far a few Hamiltonian steps still move q.
 
     $$KL(q_0 \,\|\, p) - KL(q_t \,\|\, p) + KL(q_t \,\|\, q_0)
@@ -235,7 +234,7 @@ class NoisyEncoder(eqx.Module):
         return self.rest(jax.nn.relu(seen + self.noise(noise)))
 
 
-class SemiImplicitGuide:
+class AbstractSemiImplicitGuide(ABC):
     """A guide that draws a noise, then the code; a subclass says what stands for log q."""
 
     def __init__(self, num_pixels: int, num_latents: int, hidden_sizes: tuple[int, ...]):
@@ -273,8 +272,9 @@ class SemiImplicitGuide:
         drawn = _Drawn(encoder, seen, scale, value)
         return value, self._log_q(density_key, drawn, noise)
 
+    @abstractmethod
     def _log_q(self, key: PRNGKeyArray, drawn: "_Drawn", noise: Array) -> Scalar:
-        raise NotImplementedError
+        """What stands for log q of a code."""
 
 
 class _Drawn(NamedTuple):
@@ -290,7 +290,7 @@ class _Drawn(NamedTuple):
         return _normal_log_prob(self.value, self.encoder.locate(self.seen, noise), self.scale)
 
 
-class SIVI(SemiImplicitGuide):
+class SIVI(AbstractSemiImplicitGuide):
     """log q by a mixture over the noise that was drawn and some more: the ELBO stays a bound.
 
     References:
@@ -303,7 +303,7 @@ class SIVI(SemiImplicitGuide):
         return jax.nn.logsumexp(components) - jnp.log(NUM_MIXED + 1)
 
 
-class UIVI(SemiImplicitGuide):
+class UIVI(AbstractSemiImplicitGuide):
     r"""The gradient of log q without bias, from noises that may have led to the same code.
 
     $$\nabla_z \log q(z) = E_{q(\epsilon' \mid z)} \nabla_z \log q(z \mid \epsilon'),$$

@@ -151,7 +151,7 @@ class Work(AbstractWork):
     def _evidence(self, row: Row, seed: int, trained: Trained) -> Iterator[tuple[str, Array]]:
         """Each way to test, and what it says of every class."""
         key = jr.fold_in(jr.key(1), seed)
-        vae, guide, params, _ = trained
+        vae, guide, params = trained.vae, trained.guide, trained.params
         images = self.splits.test.images
         if self.protocol == "sound":
             for number in (NUM_DRAWS, MANY_DRAWS):
