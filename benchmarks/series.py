@@ -1,0 +1,74 @@
+"""Forecasts of another series than the paper's: airline passengers, beside statsmodels.
+
+The logarithm of the monthly passengers of international airlines, 1949 to 1960 (series G of Box
+and Jenkins, Time series analysis). Windows of 84 months are learned from and the 24 after them
+forecast, by the code of the `co2` experiment: `relbo.models.StructuralModel` with its scales
+integrated out, and statsmodels' UnobservedComponents. Printed are means over the windows.
+
+It needs statsmodels, of the `compare` group.
+"""
+
+import time
+from typing import Any
+
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import numpyro
+
+from _common import argument_parser, write_results
+from relbo.experiments._importance import importance_draws
+from relbo.experiments._structural_peer import peer_forecast
+from relbo.experiments.co2 import scores
+from relbo.models import StructuralModel
+
+PERIOD, LEARNED, AHEAD, STRIDE = 12, 84, 24, 9
+PASSENGERS = """
+112 118 132 129 121 135 148 148 136 119 104 118  115 126 141 135 125 149 170 170 158 133 114 140
+145 150 178 163 172 178 199 199 184 162 146 166  171 180 193 181 183 218 230 242 209 191 172 194
+196 196 236 235 229 243 264 272 237 211 180 201  204 188 235 227 234 264 302 293 259 229 203 229
+242 233 267 269 270 315 364 347 312 274 237 278  284 277 317 313 318 374 413 405 355 306 271 306
+315 301 356 348 355 422 465 467 404 347 305 336  340 318 362 348 363 435 491 505 404 359 310 337
+360 342 406 396 420 472 548 559 463 407 362 405  417 391 419 461 472 535 622 606 508 461 390 432
+"""
+
+
+def windows() -> tuple[np.ndarray, np.ndarray]:
+    """What is learned from and what is forecast, a row a window."""
+    series = np.log(np.array(PASSENGERS.split(), dtype=float))
+    origins = range(0, len(series) - LEARNED - AHEAD + 1, STRIDE)
+    whole = np.stack([series[origin : origin + LEARNED + AHEAD] for origin in origins])
+    return whole[:, :LEARNED], whole[:, LEARNED:]
+
+
+def structural(learned: np.ndarray, model: StructuralModel) -> list[Any]:
+    found = importance_draws(jr.key(0), model, jnp.asarray(learned), num_draws=200)
+    draws = lambda index: {name: values[index] for name, values in found.draws.items()}
+    return [model.forecast(draws(i), series, AHEAD) for i, series in enumerate(learned)]
+
+
+def main() -> None:
+    args = argument_parser(__doc__).parse_args()
+    begin = time.perf_counter()
+    numpyro.enable_x64()
+    learned, ahead = windows()
+    if args.quick:
+        learned, ahead = learned[:2], ahead[:2]
+    forecasts = {
+        "relbo": structural(learned, StructuralModel(PERIOD)),
+        "relbo, level a random walk": structural(
+            learned, StructuralModel(PERIOD, forgetting=False)
+        ),
+        "statsmodels": [peer_forecast(series, PERIOD, AHEAD) for series in learned],
+    }
+    results = {}
+    for name, each in forecasts.items():
+        found = [scores(forecast, seen) for forecast, seen in zip(each, ahead, strict=True)]
+        results[name] = {key: float(np.mean([one[key] for one in found])) for key in found[0]}
+        print(f"{name:28s}", {key: round(value, 3) for key, value in results[name].items()})
+    results["windows"] = len(learned)
+    write_results("series", results, quick=args.quick, seconds=time.perf_counter() - begin)
+
+
+if __name__ == "__main__":
+    main()
