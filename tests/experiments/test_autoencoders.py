@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from relbo.data import ImageSplit, ImageSplits
 from relbo.experiments import (
     InputError,
     Options,
@@ -28,6 +29,7 @@ TINY = _autoencoders.Settings(
     num_temperatures=4,
     num_draws=8,
     learning_rate=1e-3,
+    weight_decay=0.1,
 )
 
 
@@ -127,3 +129,15 @@ def test_a_row_is_held_against_its_own_baseline():
     worse = autoencoder_story("digits").claims(Numbers([likelihood(weighted, -94.2)]))
     assert worse[-1].verdict == "not confirmed"
     assert "-94.09 (UIVI)" in worse[-1].why
+
+
+def test_weight_decay_is_for_matrices_alone():
+    splits = ImageSplits(*[ImageSplit(np.zeros((128, 784)), np.zeros(128))] * 3)
+    work = _autoencoders.Work("sound", TINY, splits, None, vae_mnist.DATASET)
+    params = {"matrix": np.ones((2, 2)), "bias": np.ones(2), "step_size": np.ones(())}
+    optimiser = work.optimiser(sound_rows()[0])
+    nothing = {name: np.zeros_like(value) for name, value in params.items()}
+    updates, _ = optimiser.update(nothing, optimiser.init(params), params)
+    np.testing.assert_allclose(updates["matrix"], -TINY.learning_rate * TINY.weight_decay)
+    assert not np.any(updates["bias"])
+    assert not np.any(updates["step_size"])

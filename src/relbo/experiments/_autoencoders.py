@@ -66,6 +66,8 @@ class Settings(NamedTuple):
     num_temperatures: int
     num_draws: int
     learning_rate: float
+    weight_decay: float
+    """Of the matrices, as in AdamW; under `sound`, for all rows alike."""
 
 
 FULL = Settings(
@@ -78,6 +80,7 @@ FULL = Settings(
     num_temperatures=300,
     num_draws=500,
     learning_rate=3e-3,
+    weight_decay=0.03,
 )
 QUICK = Settings(
     num_seeds=1,
@@ -89,6 +92,7 @@ QUICK = Settings(
     num_temperatures=100,
     num_draws=200,
     learning_rate=3e-3,
+    weight_decay=0.03,
 )
 
 

@@ -54,7 +54,7 @@ class AbstractWork(ABC):
 
     protocol: Protocol
     settings: Any
-    """Has `num_seeds`, `sound_epochs` and `learning_rate` besides its own."""
+    """Has `num_seeds`, `sound_epochs`, `learning_rate` and `weight_decay` besides its own."""
     splits: ImageSplits
     directory: Path
 
@@ -93,9 +93,19 @@ class AbstractWork(ABC):
     def learning_rate(self) -> float:
         return self.settings.learning_rate if self.protocol == "sound" else self.paper_rate()
 
+    def optimiser(self, row: Row) -> optax.GradientTransformation:
+        """Adam; under `sound` its rate falls and the matrices are drawn to zero a little."""
+        if self.protocol == "paper":
+            return optax.adam(self.learning_rate())
+        rate = optax.cosine_decay_schedule(self.learning_rate(), self.num_iterations(row))
+        are_matrices = lambda params: jax.tree.map(lambda leaf: jnp.ndim(leaf) >= 2, params)
+        return optax.adamw(rate, weight_decay=self.settings.weight_decay, mask=are_matrices)
+
     def words(self, row: Row) -> str:
         """How a row was trained."""
-        decay = ", cosine decay" if self.protocol == "sound" else ""
+        decay = ""
+        if self.protocol == "sound":
+            decay = f", cosine decay, weight decay {self.settings.weight_decay}"
         return (
             f"trained for {self.num_epochs(row)} epochs of {len(self.splits.train.images)} "
             f"images, Adam {self.learning_rate()}{decay}, batch {BATCH_SIZE}, {row.remark}"
@@ -108,9 +118,6 @@ class AbstractWork(ABC):
         number = len(self.splits.train.images)
         vae = self.model()
         guide, loss = row.build(vae)
-        rate: Any = self.learning_rate()
-        if self.protocol == "sound":
-            rate = optax.cosine_decay_schedule(rate, self.num_iterations(row))
         fitted = fit(
             jr.key(seed),
             vae.model,
@@ -118,7 +125,7 @@ class AbstractWork(ABC):
             {"num_images": number},
             guide=guide,
             loss=loss,
-            optimiser=optax.adam(rate),
+            optimiser=self.optimiser(row),
             num_iterations=self.num_iterations(row),
             batch_size=BATCH_SIZE,
             early_stopping=False,
