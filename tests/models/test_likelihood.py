@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from test_kalman import random_parts, random_series
 
-from relbo.models import LinearGaussian, _scan
+from relbo.models import LinearGaussian
 
 
 def written_out(parts, series, mask):
@@ -47,14 +47,6 @@ def test_slopes_of_every_part_and_number(x64, seed):
     given = problem(seed)
     ours, theirs = (slopes_of(f)(*given) for f in (written_out, automatic))
     assert_close(ours, theirs, rtol=1e-7)
-
-
-def test_a_long_series_gone_through_in_stretches(x64, monkeypatch):
-    given = problem(1)
-    whole = slopes_of(written_out)(*given)
-    monkeypatch.setattr(_scan, "LONGEST_KEPT", 10)
-    jax.clear_caches()
-    assert_close(slopes_of(written_out)(*given), whole, rtol=1e-10)
 
 
 def by_scale(likelihood):

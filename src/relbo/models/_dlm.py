@@ -7,7 +7,6 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from relbo.models._linear_gaussian import LinearGaussian
-from relbo.models._routes import Routes, all_routes, join_routes
 from relbo.models._series import check_values
 
 _WIDE = 10.0
@@ -28,8 +27,6 @@ class Block(eqx.Module):
     """`[n]`, or `[t, n]` where it changes with time."""
     initial_mean: Float[Array, " n"]
     initial_covariance: Float[Array, "n n"]
-    routes: Routes | None = eqx.field(static=True, default=None)
-    """Of the transition, if it is mostly zeros; see `LinearGaussian`."""
 
     @property
     def num_states(self) -> int:
@@ -135,7 +132,6 @@ def seasonal(period: int, scale: ArrayLike, *, initial_scale: ArrayLike = _WIDE)
         jnp.eye(period)[0],
         jnp.zeros(period),
         centring * _variance("initial_scale", initial_scale),
-        routes=(tuple(np.roll(range(period), -1).tolist()),),
     )
 
 
@@ -160,7 +156,6 @@ def regression(
         covariates,
         jnp.zeros(number),
         jnp.eye(number) * _variance("initial_scale", initial_scale),
-        routes=(tuple(range(number)),),
     )
 
 
@@ -188,7 +183,6 @@ def dlm(*blocks: Block, observation_scale: ArrayLike) -> LinearGaussian:
         jsl.block_diag(*(block.transition_covariance for block in blocks)),
         _join_observations(blocks),
         _variance("observation_scale", observation_scale).reshape(1),
-        routes=join_routes([block.routes or all_routes(block.num_states) for block in blocks]),
     )
 
 

@@ -8,7 +8,7 @@ carries the means as a linear function of u. What the series says about u is a l
 problem, solved by QR. (After de Jong, The diffuse Kalman filter, 1991.)
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -18,10 +18,9 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float, Key, PRNGKeyArray, Scalar
 
 from relbo.models._roots import symmetric_root, triangle
-from relbo.models._routes import Routes, push
-from relbo.models._scan import Step, scan_over_time
+from relbo.models._scan import scan_over_time
 
-_LOG_2PI = 1.8378770664093453
+LOG_2PI = 1.8378770664093453
 
 _NARROW = 1e-6
 """The share of the first covariance that stays in the filter: some must, where observations
@@ -40,17 +39,15 @@ class Parts(eqx.Module):
     constant: dict[str, Array]
     changing: dict[str, Array]
     """Those that change with time, along a leading axis."""
-    routes: Routes | None = eqx.field(static=True)
-    """Of the transition, where it is mostly zeros."""
 
     def at(self, when: slice) -> "Parts":
         """The same for some of the steps."""
         changing = {name: value[when] for name, value in self.changing.items()}
-        return Parts(self.constant, changing, self.routes)
+        return Parts(self.constant, changing)
 
-    def here(self, changing: dict[str, Array]) -> dict[str, Any]:
+    def here(self, changing: dict[str, Array]) -> dict[str, Array]:
         """All parts of one step, from those that change."""
-        return {**self.constant, **changing, "routes": self.routes}
+        return {**self.constant, **changing}
 
 
 class Observations(NamedTuple):
@@ -146,7 +143,7 @@ def kalman_forecast(
     start: Gaussian, before: Parts, after: Parts, series: Observations, steps: Array
 ) -> tuple[Float[Array, "h m"], Float[Array, "h m"]]:
     """Mean and variance of each number at each step ahead; `steps` is as long as they are."""
-    given, (_, rows) = _run(start, before, series)
+    given, rows = _run(start, before, series)
     (mean, covariance) = _marginal(given, _root_of_rows(rows.reshape(-1, rows.shape[-1])))
 
     def look(predicted: Given, inputs: tuple) -> tuple[Given, tuple[Array, Array]]:
@@ -175,21 +172,15 @@ def simulate(
     return jax.lax.scan(step, _draw(key, start), (keys, parts.changing))[1]
 
 
-def forward_step(parts: Parts) -> Step:
-    """One step of the filter, with a log normaliser and rows of the problem for u."""
+def _run(start: Gaussian, parts: Parts, series: Observations) -> tuple[Given, Array]:
+    """The state after the last step, and rows of the problem for u."""
 
-    def step(predicted: Given, inputs: tuple) -> tuple[Given, tuple]:
+    def step(predicted: Given, inputs: tuple) -> tuple[Given, Array]:
         seen, here = at_one_step(parts, inputs)
-        updated, (terms, rows, _) = update(predicted, seen, here)
-        return predict(updated, here), (jnp.sum(terms), rows)
+        updated, (_, rows, _) = update(predicted, seen, here)
+        return predict(updated, here), rows
 
-    return step
-
-
-def _run(start: Gaussian, parts: Parts, series: Observations) -> tuple[Given, tuple]:
-    """The state after the last step, log normalisers, and rows of the problem for u."""
-    inputs = (series, parts.changing)
-    return scan_over_time(forward_step(parts), split_start(start), inputs)
+    return scan_over_time(step, split_start(start), (series, parts.changing))
 
 
 def split_start(start: Gaussian) -> Given:
@@ -277,14 +268,14 @@ def _reverse_update(rows: tuple, gains: "_Gain", later: Given) -> Given:
     return jax.lax.scan(give_back, later, (rows, gains), reverse=True)[0]
 
 
-def predict(updated: Given, here: dict[str, Any]) -> Given:
+def predict(updated: Given, here: dict[str, Array]) -> Given:
     means, covariance = updated
-    transition = here["transition"], here["routes"]
+    transition = here["transition"]
     # One product for both: at these sizes it is their number that costs.
-    moved = push(*transition, jnp.concatenate([means, covariance], axis=1))
+    moved = transition @ jnp.concatenate([means, covariance], axis=1)
     means, half = jnp.split(moved, [means.shape[1]], axis=1)
     means = means.at[:, 0].add(here["transition_offset"])
-    covariance = push(*transition, half.T) + here["transition_covariance"]
+    covariance = transition @ half.T + here["transition_covariance"]
     return means, _symmetric(covariance)
 
 
@@ -315,7 +306,7 @@ def absorb(state: Given, row: tuple) -> tuple[Given, tuple[Scalar, Array, _Gain]
     gain = along * weight
     surprise = (-(loading @ means)).at[0].add(value)
     surprise = jnp.where(observed, surprise, 0.0)
-    term = jnp.where(observed, -0.5 * (jnp.log(variance) + _LOG_2PI), 0.0)
+    term = jnp.where(observed, -0.5 * (jnp.log(variance) + LOG_2PI), 0.0)
     # (I - k h) P (I - k h)' + k r k' with the two products one after the other: what rounding
     # leaves behind in the first is damped by the second.
     once = covariance - jnp.outer(gain, along)

@@ -12,7 +12,6 @@ from relbo.evaluate.scores import NormalForecast
 from relbo.models import _kalman
 from relbo.models._kalman import Filtered, Gaussian, Observations, Parts, Simulated, Smoothed
 from relbo.models._likelihood import log_likelihood
-from relbo.models._routes import Routes
 from relbo.models._series import check_length, check_values, observed_entries
 
 _CONSTANT_NDIM = {
@@ -51,9 +50,6 @@ class LinearGaussian(eqx.Module):
         observation_variance: R, `[m]` or `[t, m]`.
         transition_offset: c, `[n]` or `[t, n]`.
         observation_offset: d, `[m]` or `[t, m]`.
-        routes: where F is mostly zeros, permutations r of the states whose entries `F[i, r[i]]`
-            are all that are not: a product with F then costs one multiplication for each of
-            them. `dlm` finds them by itself.
 
     Example:
         >>> import jax.numpy as jnp
@@ -71,7 +67,6 @@ class LinearGaussian(eqx.Module):
     observation_variance: Float[Array, "*t m"]
     transition_offset: Float[Array, "*t n"]
     observation_offset: Float[Array, "*t m"]
-    routes: Routes | None = eqx.field(static=True)
 
     def __init__(
         self,
@@ -83,8 +78,6 @@ class LinearGaussian(eqx.Module):
         observation_variance: Array,
         transition_offset: Array | None = None,
         observation_offset: Array | None = None,
-        *,
-        routes: Routes | None = None,
     ):
         given = {
             "initial_mean": initial_mean,
@@ -107,10 +100,6 @@ class LinearGaussian(eqx.Module):
             check_values(name, variances, lambda x: x >= 0, "variances of zero or more")
         for name, value in given.items():
             setattr(self, name, value)
-        for route in routes or ():
-            if sorted(route) != list(range(num_states)):
-                raise ValueError(f"routes: expected permutations of the states, got {route}")
-        self.routes = routes
 
     @property
     def num_states(self) -> int:
@@ -208,7 +197,7 @@ class LinearGaussian(eqx.Module):
                     f"{num_steps} are needed (of a forecast, those ahead as well)"
                 )
             changing[name] = value[:num_steps]
-        return Parts(constant, changing, self.routes)
+        return Parts(constant, changing)
 
     @property
     def _nan_if_negative(self) -> Scalar:
