@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 
 from relbo.models._kalman import Observations, Parts
 
-MOST_NUMBERS = 8
+MOST_NUMBERS = {"float32": 8, "float64": 16}
 """In a span, unless one step has more. More would be faster still, but their covariance nearer
 to a singular one: with a trend its condition grows with the fourth power of their number."""
 
@@ -37,7 +37,8 @@ def cut_into_spans(parts: Parts, series: Observations) -> tuple[Span, Observatio
     The steps that fill up the last one have not been observed.
     """
     length, num_observed = series.values.shape
-    num_doublings = max(0, (MOST_NUMBERS // num_observed).bit_length() - 1)
+    most = MOST_NUMBERS.get(series.values.dtype.name, 1)
+    num_doublings = max(0, (most // num_observed).bit_length() - 1)
     num_left = -length % 2**num_doublings
     pad = lambda leaf: jnp.pad(leaf, ((0, num_left), *[(0, 0)] * (leaf.ndim - 1)))
     spans = _steps(parts, jax.tree.map(pad, parts.changing))
