@@ -164,8 +164,16 @@ def test_help_draws_nothing_in():
     assert "reproduce" in done.stdout
 
 
-@pytest.mark.parametrize("option", ["--only", "--data-dir"])
-def test_options_for_images_are_refused_elsewhere(option, capsys, tmp_path):
-    code = cli.main(["reproduce", "funnel", option, "x", "--out", str(tmp_path)])
+@pytest.mark.parametrize(
+    ("option", "value"), [("--only", "x"), ("--data-dir", "x"), ("--jobs", "2")]
+)
+def test_options_for_images_are_refused_elsewhere(option, value, capsys, tmp_path):
+    code = cli.main(["reproduce", "funnel", option, value, "--out", str(tmp_path)])
     assert code == 2
     assert f"{option}: it is for the experiments on images" in capsys.readouterr().err
+
+
+def test_jobs_and_distributed_do_not_go_together(capsys, tmp_path):
+    asked = ["reproduce", "vae-mnist", "--jobs", "2", "--distributed", "--out", str(tmp_path)]
+    assert cli.main(asked) == 2
+    assert "--jobs: with --distributed" in capsys.readouterr().err

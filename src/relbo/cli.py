@@ -166,6 +166,13 @@ def _add_reproduce(commands: Any) -> Any:
         metavar="ROW",
         help="a row of the table, for the experiments on images; may be repeated",
     )
+    reproduce.add_argument(
+        "--jobs",
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="so many fits at once, each on a core of its own, for the experiments on images",
+    )
     return reproduce
 
 
@@ -267,6 +274,7 @@ def _reproduce(arguments: argparse.Namespace, command: str) -> int:
             f"no experiment called {', '.join(unknown)}: there is {', '.join(EXPERIMENTS)}"
         )
     given = {"--only": arguments.only, "--data-dir": arguments.data_dir}
+    given["--jobs"] = arguments.jobs > 1
     asked = [option for option, value in given.items() if value]
     plain = [name for name in names if not EXPERIMENTS[name].has_images]
     if asked and plain:
@@ -277,6 +285,8 @@ def _reproduce(arguments: argparse.Namespace, command: str) -> int:
         arguments.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         return _complain(f"--out {arguments.out}: cannot be written to ({error.strerror})")
+    if arguments.distributed and arguments.jobs > 1:
+        return _complain("--jobs: with --distributed all processes work on one fit")
     if arguments.distributed:
         from relbo.distributed import initialize
 
@@ -293,6 +303,7 @@ def _reproduce(arguments: argparse.Namespace, command: str) -> int:
         resume=arguments.resume,
         data_dir=arguments.data_dir,
         only=tuple(arguments.only),
+        num_jobs=arguments.jobs,
     )
     try:
         run = _run_together if arguments.distributed else _run

@@ -131,6 +131,26 @@ def test_a_row_is_held_against_its_own_baseline():
     assert "-94.09 (UIVI)" in worse[-1].why
 
 
+@slow
+def test_fits_at_once_find_what_fits_in_turn_find(tiny_run, monkeypatch, tmp_path):
+    # Other processes know nothing of what is patched here; the number of images fits them.
+    monkeypatch.setattr(_image_work, "BATCH_SIZE", 128)
+    images = np.random.RandomState(0).randint(0, 2, (128, 784))
+    labels = {f"{part}_labels": np.zeros(128) for part in ("train", "valid", "test")}
+    parts = dict.fromkeys(("train", "valid", "test"), images)
+    np.savez(tmp_path / "binarized_mnist.npz", **parts, **labels)
+    asked = {"only": ("VAE", "IWAE"), "num_seeds": 2}
+    _, together = tiny_run(vae_mnist, "sound", num_jobs=2, **asked)
+    assert {path.name for path in (tmp_path / "sound").glob("*")} >= {"cells", "logs"}
+    _, in_turn = tiny_run(vae_mnist, "sound", **asked)
+    is_number = lambda record: "seconds" not in record.metric
+    find = lambda records: {(r.row, r.metric): r.value for r in records if is_number(r)}
+    assert find(together) == pytest.approx(find(in_turn), rel=1e-4)
+    # A row that is not asked for now stays in the table.
+    _, resumed = tiny_run(vae_mnist, "sound", resume=True, only=("VAE",), num_seeds=2)
+    assert find(resumed) == pytest.approx(find(in_turn), rel=1e-6)
+
+
 def test_weight_decay_is_for_matrices_alone():
     splits = ImageSplits(*[ImageSplit(np.zeros((128, 784)), np.zeros(128))] * 3)
     work = _autoencoders.Work("sound", TINY, splits, None, vae_mnist.DATASET)

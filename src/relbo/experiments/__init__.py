@@ -38,6 +38,8 @@ class Options(NamedTuple):
 
     only: tuple[str, ...] = ()
     """Rows of the table to run, for the experiments that have many; all if there are none."""
+    num_jobs: int = 1
+    """How many fits at once, for the experiments on images."""
 
 
 class InputError(ValueError):

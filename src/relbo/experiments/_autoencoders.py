@@ -125,6 +125,9 @@ class Work(AbstractWork):
 
     dataset: Dataset
 
+    def rows(self) -> list[Row]:
+        return rows_of(self.protocol)
+
     def model(self) -> Autoencoder:
         return autoencoder()
 

@@ -3,7 +3,8 @@
 import shutil
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +27,7 @@ from relbo.experiments._metrics import (
     read_metrics,
     write_metrics,
 )
+from relbo.experiments._workers import in_processes
 from relbo.models import Autoencoder
 from relbo.training import fit
 
@@ -57,6 +59,10 @@ class AbstractWork(ABC):
     """Has `num_seeds`, `sound_epochs`, `learning_rate` and `weight_decay` besides its own."""
     splits: ImageSplits
     directory: Path
+
+    @abstractmethod
+    def rows(self) -> list[Row]:
+        """All rows of the protocol."""
 
     @abstractmethod
     def model(self) -> Autoencoder:
@@ -204,19 +210,54 @@ def _run_work(
     cells = [(row, seed) for seed in range(num_seeds) for row in rows]
     to_do = [row for row, seed in cells if not (options.resume and work.kept(row, seed))]
     if to_do:
-        left = duration(_estimate(work, to_do))
+        # One fit alone uses several cores, if badly.
+        left = duration(_estimate(work, to_do) / max(1.0, 0.8 * options.num_jobs))
         print(f"{label}: {len(to_do)} fits to do, about {left}", flush=True)
     run = begin_run(options)
 
     def write(found: dict[str, list[Cell]]) -> None:
-        done = [row for row in rows if row.name in found]
-        records = [r for row in done for r in work.records(row, found[row.name])]
+        others = _kept_cells(work, found) if options.resume else {}
+        known = {**found, **others}
+        done = [row for row in work.rows() if row.name in known]
+        records = [r for row in done for r in work.records(row, known[row.name])]
         write_metrics(metrics, records, run)
 
-    run_one = lambda row, seed: work.run(row, seed, run, resume=options.resume)
-    run_in_turn(label, rows, num_seeds, run_one, write)
+    with _runner(work, cells, run, options) as run_one:
+        run_in_turn(label, rows, num_seeds, run_one, write)
     written = read_metrics(metrics).records
     print(markdown_table(record for record in written if record.protocol == work.protocol))
+
+
+@contextmanager
+def _runner(
+    work: AbstractWork, cells: list[tuple[Row, int]], run: dict[str, Any], options: Options
+) -> Iterator[Callable[[Row, int], Cell]]:
+    """Runs a row with a seed, here or in processes that have begun with all of them."""
+    if options.num_jobs == 1:
+        yield lambda row, seed: work.run(row, seed, run, resume=options.resume)
+        return
+    logs = work.directory / "logs"
+    print(f"{options.num_jobs} fits at once; what they have to say is in {logs}", flush=True)
+    tasks = [(row.name, seed) for row, seed in cells]
+    shared = (work, run, options.resume)
+    with in_processes(_run_named, shared, tasks, options.num_jobs, logs) as result:
+        yield lambda row, seed: result((row.name, seed))
+
+
+def _run_named(shared: tuple[AbstractWork, dict[str, Any], bool], name: str, seed: int) -> Cell:
+    work, run, resume = shared
+    (row,) = [row for row in work.rows() if row.name == name]
+    return work.run(row, seed, run, resume=resume)
+
+
+def _kept_cells(work: AbstractWork, found: dict[str, list[Cell]]) -> dict[str, list[Cell]]:
+    """What other rows found before with the same settings."""
+    kept = {}
+    for row in work.rows():
+        cells = [work.kept(row, seed) for seed in range(work.settings.num_seeds)]
+        if row.name not in found and any(cells):
+            kept[row.name] = [cell for cell in cells if cell]
+    return kept
 
 
 def chosen_rows(

@@ -108,6 +108,9 @@ def run(directory: Path, options: Options) -> Outcome:
 class Work(AbstractWork):
     """One protocol."""
 
+    def rows(self) -> list[Row]:
+        return rows_of(self.protocol)
+
     def model(self) -> Autoencoder:
         return autoencoder(num_classes=NUM_CLASSES)
 
