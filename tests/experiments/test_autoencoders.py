@@ -131,6 +131,14 @@ def test_a_row_is_held_against_its_own_baseline():
     assert "-94.09 (UIVI)" in worse[-1].why
 
 
+@pytest.mark.parametrize("num_seeds", [1, 2])
+def test_a_claim_says_that_it_rests_on_one_seed(num_seeds):
+    rows = ("VAE", "VIS T=5, Gaussian")
+    records = [likelihood(row, -95.0)._replace(seeds=num_seeds) for row in rows]
+    claims = autoencoder_story("digits").claims(Numbers(records))
+    assert ("one seed" in claims[1].why) == ("one seed" in claims[-1].why) == (num_seeds == 1)
+
+
 @slow
 def test_fits_at_once_find_what_fits_in_turn_find(tiny_run, monkeypatch, tmp_path):
     # Other processes know nothing of what is patched here; the number of images fits them.

@@ -73,7 +73,14 @@ def _sound(numbers: Numbers, refined: str, baseline: str) -> Claim:
         return not_run(text, _WORTH_IT, "sound")
     gained = compare(ours, other)
     verdict: Verdict = "better" if gained.is_clear else "not confirmed"
-    return Claim(text, verdict, f"{LOG_LIKELIHOOD.capitalize()}: {gained.words}.", _WORTH_IT)
+    words = f"{LOG_LIKELIHOOD.capitalize()}: {gained.words}.{_caution(ours, other)}"
+    return Claim(text, verdict, words, _WORTH_IT)
+
+
+def _caution(*records: Record) -> str:
+    if all(record.seeds > 1 for record in records):
+        return ""
+    return " It is one seed: how much seeds differ is not known."
 
 
 def _beats_published(numbers: Numbers) -> Claim:
@@ -86,7 +93,7 @@ def _beats_published(numbers: Numbers) -> Claim:
     is_better = ours.value - 2.0 * (ours.stderr or 0.0) > published[1]
     words = (
         f"{LOG_LIKELIHOOD.capitalize()} {said(ours)} ({ours.row}), published: {published[1]:g} "
-        f"({published[0]}), which was trained about ten times as long."
+        f"({published[0]}), which was trained about ten times as long.{_caution(ours)}"
     )
     return Claim(text, "better" if is_better else "not confirmed", words, _WORTH_IT)
 
