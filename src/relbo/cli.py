@@ -273,8 +273,11 @@ def _reproduce(arguments: argparse.Namespace, command: str) -> int:
         return _complain(
             f"no experiment called {', '.join(unknown)}: there is {', '.join(EXPERIMENTS)}"
         )
-    given = {"--only": arguments.only, "--data-dir": arguments.data_dir}
-    given["--jobs"] = arguments.jobs > 1
+    given = {
+        "--only": arguments.only,
+        "--data-dir": arguments.data_dir,
+        "--jobs": arguments.jobs > 1,
+    }
     asked = [option for option, value in given.items() if value]
     plain = [name for name in names if not EXPERIMENTS[name].has_images]
     if asked and plain:

@@ -18,7 +18,7 @@ class Experiment(NamedTuple):
     module: str
     summary: str
     has_images: bool = False
-    """Whether it takes `--only` and `--data-dir`."""
+    """Whether it takes `--only`, `--data-dir` and `--jobs`."""
 
 
 class Options(NamedTuple):

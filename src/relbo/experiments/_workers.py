@@ -24,11 +24,13 @@ def in_processes(
 ) -> Iterator[Callable[[Task], Any]]:
     """Begins all tasks, in their order; gives a function that waits for the result of one.
 
+    Where one fails, those that have begun are seen to their end and the others are left.
+
     Args:
         run: is called as `run(shared, *task)` in one of the processes.
         shared: handed to each process once.
         tasks: small things that can be pickled.
-        num_jobs: how many processes; a further one on the same machine would only wait.
+        num_jobs: how many processes; more than there are cores would share them.
         logs: the directory where each process writes what it would have printed.
     """
     context = multiprocessing.get_context("spawn")

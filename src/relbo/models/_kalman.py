@@ -93,8 +93,8 @@ class Simulated(NamedTuple):
 def kalman_filter(start: Gaussian, parts: Parts, series: Observations) -> Filtered:
     def step(carry: tuple[Given, Array], inputs: tuple) -> tuple[tuple, Filtered]:
         predicted, root = carry
-        seen, here = at_one_step(parts, inputs)
-        updated, (terms, rows, _) = update(predicted, seen, here)
+        seen, here = _at_one_step(parts, inputs)
+        updated, (terms, rows, _) = _update(predicted, seen, here)
         new_root = _add_rows(root, rows)
         # The two differ by what was learnt about u here.
         learnt = _log_det(root) - _log_det(new_root) - 0.5 * new_root[-1, -1] ** 2
@@ -102,7 +102,7 @@ def kalman_filter(start: Gaussian, parts: Parts, series: Observations) -> Filter
         out = Filtered(
             *_marginal(updated, new_root), *_marginal(predicted, root), jnp.sum(terms) + learnt
         )
-        return (predict(updated, here), emptied), out
+        return (_predict(updated, here), emptied), out
 
     given = split_start(start)
     root = jnp.eye(given[0].shape[1], dtype=given[0].dtype).at[-1, -1].set(0.0)
@@ -112,13 +112,13 @@ def kalman_filter(start: Gaussian, parts: Parts, series: Observations) -> Filter
 @jax.jit
 def kalman_smoother(start: Gaussian, parts: Parts, series: Observations) -> Smoothed:
     def forth(predicted: Given, inputs: tuple) -> tuple[Given, tuple]:
-        seen, here = at_one_step(parts, inputs)
-        updated, (_, rows, gains) = update(predicted, seen, here)
-        return predict(updated, here), (updated, rows, gains)
+        seen, here = _at_one_step(parts, inputs)
+        updated, (_, rows, gains) = _update(predicted, seen, here)
+        return _predict(updated, here), (updated, rows, gains)
 
     def back(later: Given, inputs: tuple) -> tuple[Given, Given]:
         (means, covariance), gains, *others = inputs
-        seen, here = at_one_step(parts, others)
+        seen, here = _at_one_step(parts, others)
         # The gradient of log p(what comes later), and minus its expected Hessian.
         score, precision = later
         score = here["transition"].T @ score
@@ -127,7 +127,7 @@ def kalman_smoother(start: Gaussian, parts: Parts, series: Observations) -> Smoo
             means + covariance @ score,
             _symmetric(covariance - covariance @ precision @ covariance),
         )
-        return _reverse_update(observed_rows(seen, here), gains, (score, precision)), smoothed
+        return _reverse_update(_observed_rows(seen, here), gains, (score, precision)), smoothed
 
     given = split_start(start)
     _, (updated, rows, gains) = scan_over_time(forth, given, (series, parts.changing))
@@ -147,11 +147,11 @@ def kalman_forecast(
     (mean, covariance) = _marginal(given, _root_of_rows(rows.reshape(-1, rows.shape[-1])))
 
     def look(predicted: Given, inputs: tuple) -> tuple[Given, tuple[Array, Array]]:
-        _, here = at_one_step(after, inputs)
+        _, here = _at_one_step(after, inputs)
         loading = here["observation"]
         mean = loading @ predicted[0][:, 0] + here["observation_offset"]
         spread = jnp.sum((loading @ predicted[1]) * loading, axis=1)
-        return predict(predicted, here), (mean, spread + here["observation_variance"])
+        return _predict(predicted, here), (mean, spread + here["observation_variance"])
 
     return jax.lax.scan(look, (mean[:, None], covariance), (steps, after.changing))[1]
 
@@ -161,7 +161,7 @@ def simulate(
     key: PRNGKeyArray, start: Gaussian, parts: Parts, keys: Key[Array, " t"]
 ) -> Simulated:
     def step(state: Array, inputs: tuple) -> tuple[Array, Simulated]:
-        key, here = at_one_step(parts, inputs)
+        key, here = _at_one_step(parts, inputs)
         noise_key, state_key = jr.split(key)
         variance = here["observation_variance"]
         noise = jnp.sqrt(variance) * jr.normal(noise_key, variance.shape, state.dtype)
@@ -176,9 +176,9 @@ def _run(start: Gaussian, parts: Parts, series: Observations) -> tuple[Given, Ar
     """The state after the last step, and rows of the problem for u."""
 
     def step(predicted: Given, inputs: tuple) -> tuple[Given, Array]:
-        seen, here = at_one_step(parts, inputs)
-        updated, (_, rows, _) = update(predicted, seen, here)
-        return predict(updated, here), rows
+        seen, here = _at_one_step(parts, inputs)
+        updated, (_, rows, _) = _update(predicted, seen, here)
+        return _predict(updated, here), rows
 
     return scan_over_time(step, split_start(start), (series, parts.changing))
 
@@ -234,12 +234,12 @@ def _marginal(given: Given, root: Float[Array, "k k"]) -> Gaussian:
     return means[:, 0] + spread @ right, covariance + spread @ spread.T
 
 
-def at_one_step(parts: Parts, inputs: tuple | list) -> tuple:
+def _at_one_step(parts: Parts, inputs: tuple | list) -> tuple:
     first, changing = inputs
     return first, parts.here(changing)
 
 
-def update(
+def _update(
     predicted: Given, seen: Observations, here: dict[str, Array]
 ) -> tuple[Given, tuple[Array, Array, "_Gain"]]:
     """Takes in the numbers observed at one step, one after the other.
@@ -249,7 +249,7 @@ def update(
     """
     number = seen.values.shape[0]
     return jax.lax.scan(
-        absorb, predicted, observed_rows(seen, here), unroll=number if number <= 4 else 1
+        _absorb, predicted, _observed_rows(seen, here), unroll=number if number <= 4 else 1
     )
 
 
@@ -268,7 +268,7 @@ def _reverse_update(rows: tuple, gains: "_Gain", later: Given) -> Given:
     return jax.lax.scan(give_back, later, (rows, gains), reverse=True)[0]
 
 
-def predict(updated: Given, here: dict[str, Array]) -> Given:
+def _predict(updated: Given, here: dict[str, Array]) -> Given:
     means, covariance = updated
     transition = here["transition"]
     # One product for both: at these sizes it is their number that costs.
@@ -286,12 +286,12 @@ class _Gain(NamedTuple):
     """One over the variance of the surprise; all three are zero where nothing was seen."""
 
 
-def observed_rows(seen: Observations, here: dict[str, Array]) -> tuple:
+def _observed_rows(seen: Observations, here: dict[str, Array]) -> tuple:
     centred = seen.values - here["observation_offset"]
     return centred, seen.observed, here["observation"], here["observation_variance"]
 
 
-def absorb(state: Given, row: tuple) -> tuple[Given, tuple[Scalar, Array, _Gain]]:
+def _absorb(state: Given, row: tuple) -> tuple[Given, tuple[Scalar, Array, _Gain]]:
     """Conditions the state on one number, in Joseph's form.
 
     Beside the state it returns the log normaliser of the number for given u, a row of the
