@@ -14,6 +14,7 @@ from relbo.experiments._metrics import read_metrics
 from relbo.experiments._scored import records_of
 from relbo.experiments._structural_peer import peer_forecast
 from relbo.models import StructuralModel
+from relbo.models._scale_prior import NormalScale
 
 _PASSENGERS = """
 112 118 132 129 121 135 148 148 136 119 104 118 115 126 141 135 125 149 170 170 158 133 114
@@ -42,6 +43,20 @@ def test_importance_draws_are_the_posterior():
     np.testing.assert_allclose(found.draws["mean"].mean(axis=1), expected, atol=0.1)
     np.testing.assert_allclose(found.draws["mean"].std(axis=1), precision**-0.5, rtol=0.1)
     assert jnp.all(found.effective > 1_000)
+
+
+def test_importance_draws_have_the_unit_of_their_own_series():
+    """How a site is constrained may depend on the data."""
+
+    def program(series):
+        scale = numpyro.sample("scale", NormalScale(jnp.std(series)))
+        numpyro.sample("series", dist.Normal(0.0, scale), obs=series)
+
+    series = jnp.array([1.0, -2.0, 3.0, -1.0])
+    units = jnp.array([1.0, 100.0])
+    found = importance_draws(jr.key(0), program, units[:, None] * series[None], num_draws=1_000)
+    one, other = found.draws["scale"].mean(axis=1) / units
+    assert other == pytest.approx(float(one), rel=0.05)
 
 
 def test_the_windows_are_those_of_the_issue():

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, Scalar
 from numpyro import handlers
 from numpyro.distributions import biject_to
 
-from relbo._program import Call, Model, Sites, latent_names, logdensity, run
+from relbo._program import Call, Model, latent_names, logdensity, run
 
 _DEGREES = 5.0
 _NUM_ROUNDS = 5
@@ -54,20 +54,20 @@ def importance_draws(
         num_draws: how many draws to return for each.
         num_weighed: how many to weigh for them.
     """
-    prototype = run(handlers.seed(model, 0), Call((series[0],), {}))
-    sites = {name: prototype[name] for name in latent_names(prototype)}
     keys = jr.split(key, len(series))
-    solve = partial(_one_series, model, sites, num_draws, num_weighed)
+    solve = partial(_one_series, model, num_draws, num_weighed)
     draws, effective = jax.jit(lambda *pairs: jax.lax.map(solve, pairs))(keys, series)
     return WindowDraws(draws, effective)
 
 
 def _one_series(
-    model: Model, sites: dict[str, Sites], num_draws: int, num_weighed: int, pair: Any
+    model: Model, num_draws: int, num_weighed: int, pair: Any
 ) -> tuple[dict[str, Array], Scalar]:
     key, series = pair
-    transforms = {name: biject_to(site["fn"].support) for name, site in sites.items()}
     call = Call((series,), {})
+    sites = run(handlers.seed(model, 0), call)
+    # Of this series: how a site is constrained may depend on it.
+    transforms = {name: biject_to(sites[name]["fn"].support) for name in latent_names(sites)}
 
     def from_prior(key: PRNGKeyArray) -> Array:
         trace = run(handlers.seed(model, key), call)

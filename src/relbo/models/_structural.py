@@ -15,6 +15,7 @@ from relbo.evaluate.scores import NormalMixtureForecast
 from relbo.models._distributions import LinearGaussianSeries
 from relbo.models._dlm import autoregression, dlm, local_linear_trend, regression, seasonal
 from relbo.models._linear_gaussian import LinearGaussian
+from relbo.models._scale_prior import NormalScale
 from relbo.models._series import check_length, is_known
 
 
@@ -156,13 +157,13 @@ class StructuralModel:
 
     def _priors(self, scale: SeriesScale) -> dict[str, dist.Distribution]:
         level = scale.unit / math.sqrt(8.0)
-        priors = {
-            "observation_scale": dist.HalfNormal(scale.unit / 4.0),
-            "level_scale": dist.HalfNormal(level),
-            "slope_scale": dist.HalfNormal(level * math.sqrt(3.0) / scale.length),
+        priors: dict[str, dist.Distribution] = {
+            "observation_scale": NormalScale(scale.unit / 4.0),
+            "level_scale": NormalScale(level),
+            "slope_scale": NormalScale(level * math.sqrt(3.0) / scale.length),
         }
         if self.period is not None:
-            priors["seasonal_scale"] = dist.HalfNormal(level / math.sqrt(self.period))
+            priors["seasonal_scale"] = NormalScale(level / math.sqrt(self.period))
         if self.forgetting:
             priors["level_memory"] = dist.LogNormal(jnp.log(scale.length / 3.0), 1.0)
         return priors
