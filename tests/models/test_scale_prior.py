@@ -50,6 +50,7 @@ def test_derivatives_are_finite_wherever_a_fit_may_stray():
     slopes = jax.vmap(jax.grad(log_prior))(far)
     assert jnp.all(jnp.isfinite(slopes))
     assert slopes[0] > 0 > slopes[2], "they lead back"
+    assert transform(far[0]) > 0, "a scale of zero is no scale"
 
 
 @pytest.mark.parametrize("scale", [0.01, 3.0])
