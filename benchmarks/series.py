@@ -5,17 +5,25 @@ and Jenkins, Time series analysis). Windows of 84 months are learned from and th
 forecast, by the code of the `co2` experiment: `relbo.models.StructuralModel` with its scales
 integrated out, and statsmodels' UnobservedComponents. Printed are means over the windows.
 
+Then the posterior of the scales is sampled, of the first 120 months, by `relbo.infer` and by
+NumPyro's NUTS (4 chains of 1000 + 1000, the faster of two ways to run them), both with the time
+that they take to compile.
+
 It needs statsmodels, of the `compare` group.
 """
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import numpyro
+from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
+from numpyro.infer import MCMC, NUTS
 
+import relbo
 from _common import argument_parser, write_results
 from relbo.experiments._importance import importance_draws
 from relbo.experiments._structural_peer import peer_forecast
@@ -23,6 +31,7 @@ from relbo.experiments.co2 import scores
 from relbo.models import StructuralModel
 
 PERIOD, LEARNED, AHEAD, STRIDE = 12, 84, 24, 9
+SAMPLED = 120
 PASSENGERS = """
 112 118 132 129 121 135 148 148 136 119 104 118  115 126 141 135 125 149 170 170 158 133 114 140
 145 150 178 163 172 178 199 199 184 162 146 166  171 180 193 181 183 218 230 242 209 191 172 194
@@ -33,9 +42,13 @@ PASSENGERS = """
 """
 
 
+def logarithms() -> np.ndarray:
+    return np.log(np.array(PASSENGERS.split(), dtype=float))
+
+
 def windows() -> tuple[np.ndarray, np.ndarray]:
     """What is learned from and what is forecast, a row a window."""
-    series = np.log(np.array(PASSENGERS.split(), dtype=float))
+    series = logarithms()
     origins = range(0, len(series) - LEARNED - AHEAD + 1, STRIDE)
     whole = np.stack([series[origin : origin + LEARNED + AHEAD] for origin in origins])
     return whole[:, :LEARNED], whole[:, LEARNED:]
@@ -45,6 +58,56 @@ def structural(learned: np.ndarray, model: StructuralModel) -> list[Any]:
     found = importance_draws(jr.key(0), model, jnp.asarray(learned), num_draws=200)
     draws = lambda index: {name: values[index] for name, values in found.draws.items()}
     return [model.forecast(draws(i), series, AHEAD) for i, series in enumerate(learned)]
+
+
+def by_infer(series: np.ndarray) -> dict[str, np.ndarray]:
+    """Draws by site, `[chains, draws]`."""
+    return relbo.infer(jr.key(0), StructuralModel(PERIOD), (series,), progress=False).chains
+
+
+def by_nuts(chain_method: str) -> Callable[[np.ndarray], dict[str, np.ndarray]]:
+    def sample(series: np.ndarray) -> dict[str, np.ndarray]:
+        mcmc = MCMC(
+            NUTS(StructuralModel(PERIOD)),
+            num_warmup=1000,
+            num_samples=1000,
+            num_chains=4,
+            chain_method=chain_method,
+            progress_bar=False,
+        )
+        mcmc.run(jr.key(0), series)
+        draws = mcmc.get_samples(group_by_chain=True)
+        return {name: np.asarray(values) for name, values in draws.items()}
+
+    return sample
+
+
+def timed(sample: Callable[[np.ndarray], dict[str, np.ndarray]]) -> dict[str, float]:
+    """Seconds, and what the worst of the scales has in effective draws."""
+    begin = time.perf_counter()
+    draws = sample(logarithms()[:SAMPLED])
+    seconds = time.perf_counter() - begin
+    logs = [np.log(values) for values in draws.values()]
+    worst = min(float(effective_sample_size(values)) for values in logs)
+    agrees = max(float(split_gelman_rubin(values)) for values in logs)
+    return {"seconds": seconds, "effective draws": worst, "R-hat": agrees}
+
+
+def posteriors() -> dict[str, Any]:
+    """`relbo.infer` beside NUTS."""
+    ways = [timed(by_nuts(method)) for method in ("vectorized", "sequential")]
+    rows = {"infer": timed(by_infer), "NUTS": min(ways, key=lambda way: way["seconds"])}
+    for name, row in rows.items():
+        print(f"{name:28s}", {key: round(value, 3) for key, value in row.items()})
+    ours, nuts = rows.values()
+    ratios = {
+        "NUTS's time over infer's": nuts["seconds"] / ours["seconds"],
+        "the same, an effective draw": (nuts["seconds"] / nuts["effective draws"])
+        / (ours["seconds"] / ours["effective draws"]),
+    }
+    for name, ratio in ratios.items():
+        print(f"{name}: {ratio:.2f}")
+    return {**rows, **ratios}
 
 
 def main() -> None:
@@ -61,12 +124,14 @@ def main() -> None:
         ),
         "statsmodels": [peer_forecast(series, PERIOD, AHEAD) for series in learned],
     }
-    results = {}
+    results: dict[str, Any] = {}
     for name, each in forecasts.items():
         found = [scores(forecast, seen) for forecast, seen in zip(each, ahead, strict=True)]
         results[name] = {key: float(np.mean([one[key] for one in found])) for key in found[0]}
         print(f"{name:28s}", {key: round(value, 3) for key, value in results[name].items()})
     results["windows"] = len(learned)
+    if not args.quick:
+        results["posterior of the scales"] = posteriors()
     write_results("series", results, quick=args.quick, seconds=time.perf_counter() - begin)
 
 

@@ -8,6 +8,7 @@ from relbo.experiments._story import (
     Story,
     Verdict,
     best,
+    caution,
     compare,
     not_run,
     said,
@@ -43,9 +44,8 @@ def _surrogate(numbers: Numbers) -> Claim:
         return not_run(text, _WORTH_IT, "paper")
     gained = compare(refined, plain)
     verdict: Verdict = "reproduced" if gained.is_clear else "not confirmed"
-    return Claim(
-        text, verdict, f"{gained.words}.{_what_the_estimator_does(numbers)}", _WORTH_IT
-    )
+    words = f"{gained.words}.{caution(refined, plain)}{_what_the_estimator_does(numbers)}"
+    return Claim(text, verdict, words, _WORTH_IT)
 
 
 def _what_the_estimator_does(numbers: Numbers) -> str:
@@ -73,14 +73,8 @@ def _sound(numbers: Numbers, refined: str, baseline: str) -> Claim:
         return not_run(text, _WORTH_IT, "sound")
     gained = compare(ours, other)
     verdict: Verdict = "better" if gained.is_clear else "not confirmed"
-    words = f"{LOG_LIKELIHOOD.capitalize()}: {gained.words}.{_caution(ours, other)}"
+    words = f"{LOG_LIKELIHOOD.capitalize()}: {gained.words}.{caution(ours, other)}"
     return Claim(text, verdict, words, _WORTH_IT)
-
-
-def _caution(*records: Record) -> str:
-    if all(record.seeds > 1 for record in records):
-        return ""
-    return " It is one seed: how much seeds differ is not known."
 
 
 def _beats_published(numbers: Numbers) -> Claim:
@@ -93,7 +87,7 @@ def _beats_published(numbers: Numbers) -> Claim:
     is_better = ours.value - 2.0 * (ours.stderr or 0.0) > published[1]
     words = (
         f"{LOG_LIKELIHOOD.capitalize()} {said(ours)} ({ours.row}), published: {published[1]:g} "
-        f"({published[0]}), which was trained about ten times as long.{_caution(ours)}"
+        f"({published[0]}), which was trained about ten times as long.{caution(ours)}"
     )
     return Claim(text, "better" if is_better else "not confirmed", words, _WORTH_IT)
 

@@ -6,9 +6,9 @@ from relbo.experiments._story import (
     Question,
     Story,
     best,
+    caution,
     compare,
     not_run,
-    said,
 )
 
 ACCURACY, CALIBRATION = "accuracy", "calibration error"
@@ -24,8 +24,9 @@ def _trained_with_steps(numbers: Numbers) -> Claim:
         return not_run(text, _HELPS, "paper")
     gained = compare(refined, plain)
     words = (
-        f"Accuracy on true labels: {gained.words}. The released loader gives every image the "
-        "label 0, so that its figures cannot be held against true labels."
+        f"Accuracy on true labels: {gained.words}.{caution(refined, plain)} The released "
+        "loader gives every image the label 0, so that its figures cannot be held against true "
+        "labels."
     )
     return Claim(text, "reproduced" if gained.is_clear else "not confirmed", words, _HELPS)
 
@@ -37,7 +38,8 @@ def _sound(numbers: Numbers, metric: str, text: str) -> Claim:
         return not_run(text, _HELPS, "sound")
     gained = compare(ours, other)
     verdict = "better" if gained.is_clear else "not confirmed"
-    return Claim(text, verdict, f"{metric.capitalize()}: {gained.words}.", _HELPS)
+    words = f"{metric.capitalize()}: {gained.words}.{caution(ours, other)}"
+    return Claim(text, verdict, words, _HELPS)
 
 
 def _weighted(numbers: Numbers) -> Claim:
@@ -47,7 +49,7 @@ def _weighted(numbers: Numbers) -> Claim:
     if ours is None or printed is None:
         return not_run(text, _HELPS)
     gained = compare(ours, printed, lower_is_better=True)
-    words = f"Calibration error {said(ours)} against {said(printed)}: {gained.words}."
+    words = f"Calibration error: {gained.words}.{caution(ours, printed)}"
     return Claim(text, "better" if gained.is_clear else "not confirmed", words, _HELPS)
 
 

@@ -112,6 +112,13 @@ def compare(ours: Record, other: Record, *, lower_is_better: bool = False) -> Co
     return Comparison(ours, other, -gain if lower_is_better else gain, stderr)
 
 
+def caution(*records: Record) -> str:
+    """A sentence, where a claim rests on one seed."""
+    if all(record.seeds > 1 for record in records):
+        return ""
+    return " It is one seed: how much seeds differ is not known."
+
+
 def best(records: Iterable[Record], *, lower_is_better: bool = False) -> Record | None:
     """The record with the best value; one that is not finite only where there is no other."""
     sign = -1.0 if lower_is_better else 1.0

@@ -54,7 +54,8 @@ class StructuralModel:
     $\sqrt3/n$ times the level's, with which it moves the series from end to end as much as a
     random walk of the level does, and a season's, which moves once in p steps, is $1/\sqrt p$
     times the level's. The memory is log-normal around $n/3$ within a factor of e: of a longer
-    one a series sees too few returns to tell it from a random walk.
+    one a series sees too few returns to tell it from a random walk. In unconstrained space all
+    priors are normal.
 
     Args:
         period: p, the number of steps in a cycle of seasons; `None` for no seasons.
