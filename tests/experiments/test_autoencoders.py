@@ -159,13 +159,35 @@ def test_fits_at_once_find_what_fits_in_turn_find(tiny_run, monkeypatch, tmp_pat
     assert find(resumed) == pytest.approx(find(in_turn), rel=1e-6)
 
 
-def test_weight_decay_is_for_matrices_alone():
+PARAMS = {"matrix": np.ones((2, 2)), "bias": np.ones(2), "step_size": np.ones(())}
+
+
+def sound_optimiser():
     splits = ImageSplits(*[ImageSplit(np.zeros((128, 784)), np.zeros(128))] * 3)
     work = _autoencoders.Work("sound", TINY, splits, None, vae_mnist.DATASET)
-    params = {"matrix": np.ones((2, 2)), "bias": np.ones(2), "step_size": np.ones(())}
-    optimiser = work.optimiser(sound_rows()[0])
-    nothing = {name: np.zeros_like(value) for name, value in params.items()}
-    updates, _ = optimiser.update(nothing, optimiser.init(params), params)
+    return work.optimiser(sound_rows()[0])
+
+
+def test_no_minibatch_is_louder_than_another():
+    """One whose walks run off must not rule Adam's memory."""
+    optimiser = sound_optimiser()
+
+    def last_update(loudness):
+        state = optimiser.init(PARAMS)
+        for factor in (1.0, loudness, 1.0):
+            gradient = {name: factor * value for name, value in PARAMS.items()}
+            updates, state = optimiser.update(gradient, state, PARAMS)
+        return updates
+
+    plain, spiked = last_update(1.0), last_update(1e6)
+    for name, update in plain.items():
+        np.testing.assert_allclose(spiked[name], update, rtol=1e-5)
+
+
+def test_weight_decay_is_for_matrices_alone():
+    optimiser = sound_optimiser()
+    nothing = {name: np.zeros_like(value) for name, value in PARAMS.items()}
+    updates, _ = optimiser.update(nothing, optimiser.init(PARAMS), PARAMS)
     np.testing.assert_allclose(updates["matrix"], -TINY.learning_rate * TINY.weight_decay)
     assert not np.any(updates["bias"])
     assert not np.any(updates["step_size"])

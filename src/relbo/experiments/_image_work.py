@@ -100,21 +100,30 @@ class AbstractWork(ABC):
         return self.settings.learning_rate if self.protocol == "sound" else self.paper_rate()
 
     def optimiser(self, row: Row) -> optax.GradientTransformation:
-        """Adam; under `sound` its rate falls and the matrices are drawn to zero a little."""
+        """Adam; under `sound` its rate falls and the matrices are drawn to zero a little.
+
+        There the gradient of every minibatch has the same norm, too. An image whose walk runs
+        off has a huge one, which Adam would remember for a thousand updates.
+        """
         if self.protocol == "paper":
             return optax.adam(self.learning_rate())
         rate = optax.cosine_decay_schedule(self.learning_rate(), self.num_iterations(row))
         are_matrices = lambda params: jax.tree.map(lambda leaf: jnp.ndim(leaf) >= 2, params)
-        return optax.adamw(rate, weight_decay=self.settings.weight_decay, mask=are_matrices)
+        decay = self.settings.weight_decay
+        return optax.chain(
+            optax.normalize_by_update_norm(),
+            optax.adamw(rate, weight_decay=decay, mask=are_matrices),
+        )
 
     def words(self, row: Row) -> str:
         """How a row was trained."""
-        decay = ""
+        more = ""
         if self.protocol == "sound":
-            decay = f", cosine decay, weight decay {self.settings.weight_decay}"
+            decay = self.settings.weight_decay
+            more = f", gradients of norm one, cosine decay, weight decay {decay}"
         return (
             f"trained for {self.num_epochs(row)} epochs of {len(self.splits.train.images)} "
-            f"images, Adam {self.learning_rate()}{decay}, batch {BATCH_SIZE}, {row.remark}"
+            f"images, Adam {self.learning_rate()}{more}, batch {BATCH_SIZE}, {row.remark}"
         )
 
     def train(self, row: Row, seed: int) -> Trained:
@@ -152,11 +161,11 @@ class AbstractWork(ABC):
         kept = self.kept(row, seed) if resume else None
         if not resume:
             shutil.rmtree(self._checkpoints(row, seed), ignore_errors=True)
-        return kept or computed_cell(self._path(row, seed), self._decisive(), run, compute)
+        return kept or computed_cell(self._path(row, seed), self._decisive(row), run, compute)
 
     def kept(self, row: Row, seed: int) -> Cell | None:
         """What was found before with the same settings."""
-        return kept_cell(self._path(row, seed), self._decisive())
+        return kept_cell(self._path(row, seed), self._decisive(row))
 
     def _path(self, row: Row, seed: int) -> Path:
         return self.directory / "cells" / f"{self.protocol}-{slug(row.name)}-{seed}.json"
@@ -165,13 +174,13 @@ class AbstractWork(ABC):
         name = f"{self.protocol}-{slug(row.name)}-{self.num_epochs(row)}-{seed}"
         return self.directory / "checkpoints" / name
 
-    def _decisive(self) -> dict[str, Any]:
+    def _decisive(self, row: Row) -> dict[str, Any]:
         """What the numbers depend on; a seed is the same among few or many."""
         settings = self.settings._asdict()
         settings.pop("num_seeds")
-        return {**settings, "train": _checksum(self.splits.train.images)} | {
-            "test": _checksum(self.splits.test.images)
-        }
+        images = {"train": self.splits.train.images, "test": self.splits.test.images}
+        sums = {part: _checksum(values) for part, values in images.items()}
+        return {**settings, **sums, "training": self.words(row)}
 
 
 def run_images(
