@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 from numpyro.infer import Trace_ELBO
 
+from relbo._parameters import PerStep
 from relbo.elbo import PointwiseELBO
 from relbo.entropy import (
     AbstractEntropy,
@@ -20,11 +22,14 @@ from relbo.experiments._peers import SIVI, UIVI, ContrastiveDivergence, Hamilton
 from relbo.guides import refine
 from relbo.kernels import SGD, SGLD, AbstractKernel
 from relbo.models import Autoencoder
+from relbo.refinement import Space
 
 NUM_PARTICLES = 5
 PAPER_STEP_SIZE = 1e-3
 STEP_SIZE = 0.03
-"""Where a learned step begins under a sound account."""
+"""Where a learned step begins, in the latent space itself."""
+WHITENED_STEP_SIZE = 0.2
+"""Where each learned step begins in the encoder's own units."""
 TRAIN_STEPS, TEST_STEPS = 5, 10
 HIDDEN_SIZES = (200, 200)
 
@@ -56,15 +61,13 @@ def paper_rows() -> list[Row]:
 
 def sound_rows() -> list[Row]:
     """Bounds, each kind beside its baseline; then the paper's peers, then the dear ones."""
-    gaussian = (SGD(STEP_SIZE), Gaussian(), TRAIN_STEPS)
     rows = [
         refined_row("VAE", SGD(), Gaussian(), 0),
         refined_row("IWAE", SGD(), Gaussian(), 0, is_weighted=True),
-        refined_row("VIS T=5, Gaussian", *gaussian),
-        refined_row("VIS T=5, Gaussian, importance-weighted", *gaussian, is_weighted=True),
-        refined_row(
+        gaussian_row("VIS T=5, Gaussian"),
+        gaussian_row("VIS T=5, Gaussian, importance-weighted", is_weighted=True),
+        gaussian_row(
             "VIS T=5, Gaussian, importance-weighted, decoder frozen in the steps",
-            *gaussian,
             is_weighted=True,
             freeze_model=True,
         ),
@@ -92,12 +95,22 @@ def rows_of(protocol: Protocol) -> list[Row]:
     return paper_rows() if protocol == "paper" else sound_rows()
 
 
+def gaussian_row(name: str, **options: Any) -> Row:
+    """A row whose encoder's mean is refined, by steps in units of its standard deviations.
+
+    There a step is one of natural gradients: long where an image says little of its code.
+    """
+    steps = PerStep(jnp.full(TRAIN_STEPS, WHITENED_STEP_SIZE))
+    return refined_row(name, SGD(steps), Gaussian(), TRAIN_STEPS, space="whitened", **options)
+
+
 def refined_row(
     name: str,
     kernel: AbstractKernel,
     entropy: AbstractEntropy,
     num_steps: int,
     *,
+    space: Space = "unconstrained",
     is_weighted: bool = False,
     freeze_model: bool = False,
 ) -> Row:
@@ -110,7 +123,7 @@ def refined_row(
             kernel=kernel,
             entropy=entropy,
             num_steps=num_steps,
-            space="unconstrained",
+            space=space,
             anneal=False,
             freeze_model=freeze_model,
         )
@@ -119,7 +132,14 @@ def refined_row(
         loss = PointwiseELBO if is_weighted else Trace_ELBO
         return guide, loss(num_particles=NUM_PARTICLES)
 
-    return Row(name, build, _num_passes(entropy, num_steps, freeze_model), num_steps)
+    units = ", steps in the encoder's own units" if space == "whitened" else ""
+    return Row(
+        name,
+        build,
+        _num_passes(entropy, num_steps, freeze_model),
+        num_steps,
+        remark=f"S = {NUM_PARTICLES}{units}",
+    )
 
 
 def _num_passes(entropy: AbstractEntropy, num_steps: int, freeze_model: bool) -> float:
