@@ -8,6 +8,7 @@ other on two.
 import multiprocessing
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -65,9 +66,18 @@ def _begin(cores: Any, run: Run, shared: Any, logs: Path) -> None:
     if core is not None:
         # Before JAX starts: it makes as many threads as there are cores to be had.
         os.sched_setaffinity(0, {core})
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
     log = (logs / f"{os.getpid()}.txt").open("w", buffering=1)
     sys.stdout = sys.stderr = log
     _here[:] = [run, shared]
+
+
+def _leave_with_parent() -> None:
+    """One that was killed has no time to tell; whoever resumes would find us still at it."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _work(task: Task) -> Any:
