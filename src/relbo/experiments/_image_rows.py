@@ -28,8 +28,9 @@ NUM_PARTICLES = 5
 PAPER_STEP_SIZE = 1e-3
 STEP_SIZE = 0.03
 """Where a learned step begins, in the latent space itself."""
-WHITENED_STEP_SIZE = 0.2
-"""Where each learned step begins in the encoder's own units."""
+WHITENED_STEP_SIZE = 0.02
+"""Where each learned step begins in the encoder's own units: low, as the encoder's spread is far
+too wide at first."""
 TRAIN_STEPS, TEST_STEPS = 5, 10
 HIDDEN_SIZES = (200, 200)
 
