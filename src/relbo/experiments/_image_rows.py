@@ -29,8 +29,8 @@ PAPER_STEP_SIZE = 1e-3
 STEP_SIZE = 0.03
 """Where a learned step begins, in the latent space itself."""
 WHITENED_STEP_SIZE = 0.02
-"""Where each learned step begins in the encoder's own units: low, as the encoder's spread is far
-too wide at first."""
+"""Where each learned step begins in the encoder's own units: low, as these are far too wide at
+first."""
 TRAIN_STEPS, TEST_STEPS = 5, 10
 HIDDEN_SIZES = (200, 200)
 
