@@ -159,29 +159,33 @@ def test_fits_at_once_find_what_fits_in_turn_find(tiny_run, monkeypatch, tmp_pat
     assert find(resumed) == pytest.approx(find(in_turn), rel=1e-6)
 
 
-PARAMS = {"matrix": np.ones((2, 2)), "bias": np.ones(2), "step_size": np.ones(())}
+PARAMS = {
+    name: np.ones(shape, np.float32)
+    for name, shape in {"matrix": (2, 2), "bias": (2,), "step_size": ()}.items()
+}
 
 
 def sound_optimiser():
     splits = ImageSplits(*[ImageSplit(np.zeros((128, 784)), np.zeros(128))] * 3)
-    work = _autoencoders.Work("sound", TINY, splits, None, vae_mnist.DATASET)
+    settings = TINY._replace(sound_epochs=1_000)
+    work = _autoencoders.Work("sound", settings, splits, None, vae_mnist.DATASET)
     return work.optimiser(sound_rows()[0])
 
 
-def test_no_minibatch_is_louder_than_another():
-    """One whose walks run off must not rule Adam's memory."""
+def test_one_runaway_minibatch_does_not_rule_the_optimiser():
+    """Adam's memory of it is long."""
     optimiser = sound_optimiser()
 
-    def last_update(loudness):
+    def last_update(spike):
         state = optimiser.init(PARAMS)
-        for factor in (1.0, loudness, 1.0):
-            gradient = {name: factor * value for name, value in PARAMS.items()}
+        for size in (1e3, spike, *[1e3] * 40):
+            gradient = {name: size * value for name, value in PARAMS.items()}
             updates, state = optimiser.update(gradient, state, PARAMS)
         return updates
 
-    plain, spiked = last_update(1.0), last_update(1e6)
+    plain, spiked = last_update(1e3), last_update(1e9)
     for name, update in plain.items():
-        np.testing.assert_allclose(spiked[name], update, rtol=1e-5)
+        np.testing.assert_array_less(np.abs(update), 2.0 * np.abs(spiked[name]))
 
 
 def test_weight_decay_is_for_matrices_alone():

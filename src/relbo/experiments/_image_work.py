@@ -32,6 +32,8 @@ from relbo.models import Autoencoder
 from relbo.training import fit
 
 BATCH_SIZE = 128
+MAX_NORM = 100.0
+"""Of a gradient, an image: twice what is usual without steps inside, and four times with."""
 
 RowsOf = Callable[[Protocol], list[Row]]
 
@@ -102,8 +104,8 @@ class AbstractWork(ABC):
     def optimiser(self, row: Row) -> optax.GradientTransformation:
         """Adam; under `sound` its rate falls and the matrices are drawn to zero a little.
 
-        There the gradient of every minibatch has the same norm, too. An image whose walk runs
-        off has a huge one, which Adam would remember for a thousand updates.
+        There gradients are clipped, too. An image whose walk runs off has a huge one, which
+        Adam would remember for a thousand updates.
         """
         if self.protocol == "paper":
             return optax.adam(self.learning_rate())
@@ -111,7 +113,7 @@ class AbstractWork(ABC):
         are_matrices = lambda params: jax.tree.map(lambda leaf: jnp.ndim(leaf) >= 2, params)
         decay = self.settings.weight_decay
         return optax.chain(
-            optax.normalize_by_update_norm(),
+            optax.clip_by_global_norm(MAX_NORM * len(self.splits.train.images)),
             optax.adamw(rate, weight_decay=decay, mask=are_matrices),
         )
 
@@ -120,7 +122,7 @@ class AbstractWork(ABC):
         more = ""
         if self.protocol == "sound":
             decay = self.settings.weight_decay
-            more = f", gradients of norm one, cosine decay, weight decay {decay}"
+            more = f", gradients clipped at {MAX_NORM:g}, cosine decay, weight decay {decay}"
         return (
             f"trained for {self.num_epochs(row)} epochs of {len(self.splits.train.images)} "
             f"images, Adam {self.learning_rate()}{more}, batch {BATCH_SIZE}, {row.remark}"
