@@ -138,7 +138,7 @@ def gp_poisson(x: Any, k: Any) -> None:
 def garch(y: Any, sigma1: Any) -> None:
     mu = _flat("mu")
     alpha0 = _flat("alpha0", constraints.positive)
-    alpha1 = numpyro.sample("alpha1", dist.Uniform(0.0, 1.0))
+    alpha1 = jnp.asarray(numpyro.sample("alpha1", dist.Uniform(0.0, 1.0)))
     share = numpyro.sample("share", dist.Uniform(0.0, 1.0))
     beta1 = numpyro.deterministic("beta1", share * (1.0 - alpha1))
     numpyro.factor("jacobian", jnp.log1p(-alpha1))
