@@ -16,6 +16,7 @@ from relbo.experiments._autoencoders_story import autoencoder_story
 from relbo.experiments._image_rows import rows_of, sound_rows
 from relbo.experiments._metrics import over_seeds, read_metrics
 from relbo.experiments._story import Numbers
+from relbo.training import fit
 
 slow = pytest.mark.slow  # a guide is compiled in each
 
@@ -157,6 +158,18 @@ def test_fits_at_once_find_what_fits_in_turn_find(tiny_run, monkeypatch, tmp_pat
     # A row that is not asked for now stays in the table.
     _, resumed = tiny_run(vae_mnist, "sound", resume=True, only=("VAE",), num_seeds=2)
     assert find(resumed) == pytest.approx(find(in_turn), rel=1e-6)
+
+
+@slow
+def test_a_training_that_failed_is_not_passed_over(tiny_run, monkeypatch, capsys):
+    def half(*args, num_iterations, **kwargs):
+        return fit(*args, num_iterations=num_iterations // 2, **kwargs)
+
+    monkeypatch.setattr(_image_work, "fit", half)
+    _, records = tiny_run(vae_mnist, "sound", only=("VAE",))
+    (part,) = [record for record in records if record.metric == _image_work.PART]
+    assert (part.row, part.value) == ("VAE", 0.5)
+    assert "VAE, seed 0: finished all 1 iterations" in capsys.readouterr().out
 
 
 PARAMS = {

@@ -31,6 +31,7 @@ from relbo.experiments._image_scores import (
     refined_draws,
 )
 from relbo.experiments._image_work import (
+    PART,
     AbstractWork,
     Trained,
     chosen_rows,
@@ -244,6 +245,7 @@ class Work(AbstractWork):
             "density taken at its own centre; ",
             OBJECTIVE: "what was maximised, an image, over the last iterations; ",
             EPOCH_SECONDS: "training alone, compilation included; ",
+            PART: "until a value was no longer finite; ",
         }[metric]
 
 

@@ -35,6 +35,8 @@ BATCH_SIZE = 128
 MAX_NORM = 100.0
 """Of a gradient, an image: twice what is usual without steps inside, and four times with."""
 
+PART = "part of the training that was done"
+
 RowsOf = Callable[[Protocol], list[Row]]
 
 
@@ -50,6 +52,8 @@ class Trained(NamedTuple):
     """Of this sitting."""
     is_whole: bool
     """Whether all of it was trained in this sitting, so that its seconds say something."""
+    part: float
+    """Of the iterations, how many were run: less than 1 where the training failed."""
 
 
 @dataclass(frozen=True)
@@ -146,19 +150,25 @@ class AbstractWork(ABC):
             num_iterations=self.num_iterations(row),
             batch_size=BATCH_SIZE,
             early_stopping=False,
+            on_failure="back off",
             warm_start=False,
             checkpoint_dir=directory,
         )
+        print(f"{row.name}, seed {seed}: {fitted.message}", flush=True)
         objective = -float(fitted.final_loss) / number
         seconds = time.perf_counter() - begin
-        return Trained(vae, guide, fitted.params, objective, seconds, is_whole)
+        part = float(fitted.num_iterations) / self.num_iterations(row)
+        return Trained(vae, guide, fitted.params, objective, seconds, is_whole, part)
 
     def run(self, row: Row, seed: int, run: dict[str, Any], *, resume: bool) -> Cell:
         """Trains and scores, or finds what was found before."""
 
         def compute() -> tuple[dict[str, float], float]:
             trained = self.train(row, seed)
-            return self.score(row, seed, trained), trained.seconds
+            scores = self.score(row, seed, trained)
+            if trained.part < 1.0:
+                scores[f"{PART} / {row.name}"] = trained.part
+            return scores, trained.seconds
 
         kept = self.kept(row, seed) if resume else None
         if not resume:

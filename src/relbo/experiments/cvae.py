@@ -140,10 +140,10 @@ class Work(AbstractWork):
         return found
 
     def records(self, row: Row, cells: Sequence[Cell]) -> Iterator[Record]:
-        for name in cells[0].scores:
+        for name in dict.fromkeys(name for cell in cells for name in cell.scores):
             metric, _, test = name.partition(" / ")
             yield over_seeds(
-                [cell.scores[name] for cell in cells],
+                [cell.scores[name] for cell in cells if name in cell.scores],
                 experiment="cvae",
                 protocol=self.protocol,
                 row=test,
