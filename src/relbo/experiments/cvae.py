@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 from jaxtyping import Array
 
 from relbo.data import binarized_mnist
@@ -210,19 +211,27 @@ def draw_reliability(
 ) -> list[Path]:
     """How often guesses are right, by how sure they are."""
     found = reliability(forecast, observed)
-    is_filled = found.number > 0
+    is_filled = np.asarray(found.number) > 0
+    sure, right, number = (np.asarray(part)[is_filled] for part in found)
+    # Of a share whose prior is flat: a bin with a guess or two says little, and shows it.
+    middle = (right * number + 1.0) / (number + 2.0)
+    spread = np.sqrt(middle * (1.0 - middle) / (number + 3.0))
     figure = new_figure(4.2, 4.0)
     axes = figure.subplots()
     axes.plot([0, 1], [0, 1], color="0.6", linewidth=1, label="as sure as right")
-    axes.plot(
-        found.confidence[is_filled],
-        found.accuracy[is_filled],
-        "o-",
+    axes.errorbar(
+        sure,
+        middle,
+        spread,
+        fmt="o",
         color=BLUE,
         label=f"error {float(calibration_error(forecast, observed)):.3f}",
     )
+    for where, height, many in zip(sure, middle + spread, number, strict=True):
+        axes.text(where, height + 0.01, f"{many}", ha="center", va="bottom", fontsize=7)
+    axes.set_ylim(-0.02, 1.08)
     axes.set_xlabel("probability of the guess")
-    axes.set_ylabel("how often it is right")
+    axes.set_ylabel("how often it is right, and of how many")
     axes.set_title(title, fontsize=10)
     axes.legend(frameon=False)
     return save_figure(figure, stem)
