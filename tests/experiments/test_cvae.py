@@ -7,7 +7,9 @@ import jax.random as jr
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+import scipy.stats
 from numpyro import handlers
+from statsmodels.stats.proportion import proportion_confint
 
 from relbo.entropy import Gaussian
 from relbo.evaluate import CategoricalForecast
@@ -134,3 +136,10 @@ def test_both_protocols(monkeypatch, tmp_path):
     assert len({r.row for r in records if r.protocol == "sound"}) == 4
     assert len(outcome.figures) == 7
     assert all(claim.verdict != "not run" for claim in cvae.STORY.claims(Numbers(records)))
+
+
+def test_bars_of_the_reliability_are_wilsons():
+    right, number = np.array([2, 5, 0]), np.array([2, 10, 7])
+    level = 2 * scipy.stats.norm.sf(1.0)
+    wanted = proportion_confint(right, number, alpha=level, method="wilson")
+    np.testing.assert_allclose(cvae._wilson(right / number, number), wanted, atol=1e-12)

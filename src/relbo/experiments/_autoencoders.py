@@ -245,7 +245,7 @@ class Work(AbstractWork):
             "density taken at its own centre; ",
             OBJECTIVE: "what was maximised, an image, over the last iterations; ",
             EPOCH_SECONDS: "training alone, compilation included; ",
-            PART: "until a value was no longer finite; ",
+            PART: "how far it came before it failed; ",
         }[metric]
 
 

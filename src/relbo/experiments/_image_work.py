@@ -33,7 +33,7 @@ from relbo.training import fit
 
 BATCH_SIZE = 128
 MAX_NORM = 100.0
-"""Of a gradient, an image: twice what is usual without steps inside, and four times with."""
+"""Of a gradient, an image: a few times what is usual, with steps inside and without."""
 
 PART = "part of the training that was done"
 

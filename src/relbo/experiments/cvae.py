@@ -39,7 +39,13 @@ from relbo.experiments._cvae_story import (
 )
 from relbo.experiments._cvae_story import STORY as STORY
 from relbo.experiments._figures import BLUE, new_figure, save_figure
-from relbo.experiments._image_rows import Row, gaussian_row, refined_row
+from relbo.experiments._image_rows import (
+    TEST_STEPS,
+    TRAIN_STEPS,
+    Row,
+    gaussian_row,
+    refined_row,
+)
 from relbo.experiments._image_work import (
     AbstractWork,
     Trained,
@@ -55,7 +61,6 @@ from relbo.models import Autoencoder, autoencoder
 NUM_CLASSES = 10
 NUM_DRAWS, MANY_DRAWS = 5, 100
 PAPER_STEP_SIZE = 5e-5
-TRAIN_STEPS, TEST_STEPS = 5, 10
 PAPER = {"T = 0, 0": 0.965, "T = 0, 10": 0.977, "T = 5, 10": 0.998}
 """The paper's accuracies. Its loader gives every image the label 0: they stand for little."""
 WRONG, ABSTAIN = -5.0, 0.5
@@ -213,21 +218,19 @@ def draw_reliability(
     found = reliability(forecast, observed)
     is_filled = np.asarray(found.number) > 0
     sure, right, number = (np.asarray(part)[is_filled] for part in found)
-    # Of a share whose prior is flat: a bin with a guess or two says little, and shows it.
-    middle = (right * number + 1.0) / (number + 2.0)
-    spread = np.sqrt(middle * (1.0 - middle) / (number + 3.0))
+    low, high = _wilson(right, number)
     figure = new_figure(4.2, 4.0)
     axes = figure.subplots()
     axes.plot([0, 1], [0, 1], color="0.6", linewidth=1, label="as sure as right")
     axes.errorbar(
         sure,
-        middle,
-        spread,
+        right,
+        (right - low, high - right),
         fmt="o",
         color=BLUE,
         label=f"error {float(calibration_error(forecast, observed)):.3f}",
     )
-    for where, height, many in zip(sure, middle + spread, number, strict=True):
+    for where, height, many in zip(sure, high, number, strict=True):
         axes.text(where, height + 0.01, f"{many}", ha="center", va="bottom", fontsize=7)
     axes.set_ylim(-0.02, 1.08)
     axes.set_xlabel("probability of the guess")
@@ -235,3 +238,11 @@ def draw_reliability(
     axes.set_title(title, fontsize=10)
     axes.legend(frameon=False)
     return save_figure(figure, stem)
+
+
+def _wilson(share: np.ndarray, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Wilson's interval, a standard error wide: a bin with a guess or two says little."""
+    middle = (share + 0.5 / number) / (1.0 + 1.0 / number)
+    half = np.sqrt(share * (1.0 - share) / number + 0.25 / number**2) / (1.0 + 1.0 / number)
+    # Up to rounding the share lies within.
+    return np.minimum(middle - half, share), np.maximum(middle + half, share)
