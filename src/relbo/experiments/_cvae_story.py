@@ -37,7 +37,9 @@ def _sound(numbers: Numbers, metric: str, text: str) -> Claim:
     if ours is None or other is None:
         return not_run(text, _HELPS, "sound")
     gained = compare(ours, other)
-    verdict = "better" if gained.is_clear else "not confirmed"
+    # A few images more of one seed are luck.
+    is_shown = gained.is_clear and not caution(ours, other)
+    verdict = "better" if is_shown else "not confirmed"
     words = f"{metric.capitalize()}: {gained.words}.{caution(ours, other)}"
     return Claim(text, verdict, words, _HELPS)
 
