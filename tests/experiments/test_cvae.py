@@ -15,7 +15,7 @@ from relbo.entropy import Gaussian
 from relbo.evaluate import CategoricalForecast
 from relbo.experiments import Options, _image_work, cvae
 from relbo.experiments._class_scores import class_evidence, paper_class_scores
-from relbo.experiments._metrics import read_metrics
+from relbo.experiments._metrics import over_seeds, read_metrics
 from relbo.experiments._story import Numbers
 from relbo.guides import refine
 from relbo.kernels import SGD
@@ -143,3 +143,18 @@ def test_bars_of_the_reliability_are_wilsons():
     level = 2 * scipy.stats.norm.sf(1.0)
     wanted = proportion_confint(right, number, alpha=level, method="wilson")
     np.testing.assert_allclose(cvae._wilson(right / number, number), wanted, atol=1e-12)
+
+
+@pytest.mark.parametrize(("num_seeds", "verdict"), [(1, "not confirmed"), (3, "better")])
+def test_one_seed_is_not_enough_to_be_better(num_seeds, verdict):
+    found = lambda row, share: over_seeds(
+        [share] * num_seeds,
+        experiment="cvae",
+        protocol="sound",
+        row=row,
+        metric="accuracy",
+        estimator="",
+        seconds=1.0,
+    )
+    claims = cvae.STORY.claims(Numbers([found("IWAE", 0.97), found("VIS T=5", 0.98)]))
+    assert claims[1].verdict == verdict
