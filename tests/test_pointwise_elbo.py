@@ -94,3 +94,28 @@ def test_nothing_to_take_rows_of_is_refused():
         relbo.PointwiseELBO().loss(jr.key(0), {}, model, guide, 3.0)
     with pytest.raises(ValueError, match="num_particles: expected at least 1, got 0"):
         relbo.PointwiseELBO(0)
+
+
+def test_huge_weights_make_a_huge_loss_and_no_infinity():
+    """Of 1e10 a point: what is lost by rounding there is large in an exponent."""
+    plate = lambda x, num_points: numpyro.plate("points", num_points, subsample_size=len(x))
+
+    def narrow(x, num_points):
+        with plate(x, num_points):
+            z = numpyro.sample("z", dist.Normal(0.0, 1.0))
+            numpyro.sample("x", dist.Normal(z, 1e-3), obs=x)
+
+    def remote(x, num_points):
+        loc = numpyro.param("loc", 200.0)
+        with plate(x, num_points):
+            numpyro.sample("z", dist.Normal(jnp.full_like(x, loc), 3.0))
+
+    def loss(loc, key):
+        found = relbo.PointwiseELBO(5)
+        return found.loss(key, {"loc": loc}, narrow, remote, DATA, num_points=50_000)
+
+    run = jax.jit(jax.vmap(jax.value_and_grad(loss), (None, 0)))
+    losses, slopes = run(200.0, jr.split(jr.key(0), 20))
+    # The nearest of five draws is at about 197; the slope of log p is that over 1e-6.
+    assert np.all((np.asarray(losses) > 5e14) & (np.asarray(losses) < 1.5e15))
+    assert np.all((np.asarray(slopes) > 5e12) & (np.asarray(slopes) < 1.5e13))

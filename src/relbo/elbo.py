@@ -14,6 +14,7 @@ from numpyro.infer.util import log_density
 
 from relbo._program import Call, Sites, fresh, latent_names, mutable_values
 from relbo._refined_guide import AbstractRefinedGuide, played
+from relbo._weights import log_mean_exp
 
 
 class RefinedELBO(ELBO):
@@ -126,8 +127,7 @@ class PointwiseELBO(ELBO):
             key, row = point
             call = eqx.combine(jax.tree.map(lambda leaf: leaf[None], row), rest)
             weigh = lambda k: log_weight(k, param_map, model, guide, call)
-            log_weights = jax.vmap(weigh)(jr.split(key, self.num_particles))
-            return jax.nn.logsumexp(log_weights) - jnp.log(self.num_particles)
+            return log_mean_exp(jax.vmap(weigh)(jr.split(key, self.num_particles)))
 
         bounds = self.vectorize_particles_fn(bound, (jr.split(rng_key, num_rows), rows))
         scale = _scale_of(model, rng_key, param_map, whole)

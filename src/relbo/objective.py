@@ -9,6 +9,7 @@ import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Scalar
 
 from relbo._walk import RESULTS
+from relbo._weights import log_mean_exp
 from relbo.bases import AbstractBase
 from relbo.refinement import Refinement
 from relbo.validity import Bound, bound
@@ -104,10 +105,7 @@ def refined_objective(
 
     num_weights = num_systems if interacting else num_particles
     log_weights, result = jax.vmap(log_weight)(jr.split(key, num_weights))
-    if importance_weighted:
-        value = jax.nn.logsumexp(log_weights) - jnp.log(num_weights)
-    else:
-        value = jnp.mean(log_weights)
+    value = log_mean_exp(log_weights) if importance_weighted else jnp.mean(log_weights)
     return Objective(
         value / num_particles if interacting else value,
         log_weights,

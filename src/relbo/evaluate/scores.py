@@ -14,6 +14,8 @@ import jax.random as jr
 from jax.scipy.stats import norm
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Scalar
 
+from relbo._weights import log_mean_exp
+
 NUM_BISECTIONS = 64
 
 
@@ -121,7 +123,7 @@ class NormalMixtureForecast(AbstractRealForecast):
 
     def log_prob(self, observed: Array) -> Float[Array, "..."]:
         log_probs = norm.logpdf(jnp.asarray(observed)[None], self.loc, self.scale)
-        return _log_mean_exp(log_probs)
+        return log_mean_exp(jnp.moveaxis(log_probs, 0, -1))
 
     def quantile(self, level: float) -> Float[Array, "..."]:
         # The quantile of a mixture lies between the smallest and the largest of its parts'.
@@ -241,7 +243,7 @@ class CategoricalForecast(AbstractForecast):
                 f"got the shape {logits.shape}"
             )
         log_probs = jax.nn.log_softmax(logits, axis=-1)
-        self.log_probs = _log_mean_exp(log_probs) if mixture else log_probs
+        self.log_probs = log_mean_exp(jnp.moveaxis(log_probs, 0, -1)) if mixture else log_probs
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -382,10 +384,6 @@ def _mean_absolute(loc: Array, scale: Array) -> Array:
     """E|X| of a normal."""
     standardised = loc / scale
     return 2.0 * scale * norm.pdf(standardised) + loc * (2.0 * norm.cdf(standardised) - 1.0)
-
-
-def _log_mean_exp(log_values: Array) -> Array:
-    return jax.nn.logsumexp(log_values, axis=0) - jnp.log(log_values.shape[0])
 
 
 def _loc_and_scale(loc: Array, scale: Array | float) -> tuple[Array, Array]:

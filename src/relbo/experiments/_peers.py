@@ -12,6 +12,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Scalar
 from numpyro.infer.elbo import ELBO
 
+from relbo._weights import log_mean_exp
 from relbo.bases import LOG_2PI
 from relbo.evaluate import LatentVariableModel
 from relbo.models import Autoencoder
@@ -300,7 +301,7 @@ class SIVI(AbstractSemiImplicitGuide):
     def _log_q(self, key: PRNGKeyArray, drawn: _Drawn, noise: Array) -> Scalar:
         others = jr.normal(key, (NUM_MIXED, NUM_NOISE))
         components = jax.vmap(drawn.log_given)(jnp.concatenate([noise[None], others]))
-        return jax.nn.logsumexp(components) - jnp.log(NUM_MIXED + 1)
+        return log_mean_exp(components)
 
 
 class UIVI(AbstractSemiImplicitGuide):
