@@ -30,6 +30,7 @@ TINY = _autoencoders.Settings(
     num_temperatures=4,
     num_draws=8,
     learning_rate=1e-3,
+    matrix_rate=3e-3,
     weight_decay=0.1,
 )
 
@@ -174,7 +175,12 @@ def test_a_training_that_failed_is_not_passed_over(tiny_run, monkeypatch, capsys
 
 PARAMS = {
     name: np.ones(shape, np.float32)
-    for name, shape in {"matrix": (2, 2), "bias": (2,), "step_size": ()}.items()
+    for name, shape in {
+        "matrix": (2, 2),
+        "pixels": (784, 2),
+        "bias": (2,),
+        "step_size": (),
+    }.items()
 }
 
 
@@ -201,10 +207,11 @@ def test_one_runaway_minibatch_does_not_rule_the_optimiser():
         np.testing.assert_array_less(np.abs(update), 2.0 * np.abs(spiked[name]))
 
 
-def test_weight_decay_is_for_matrices_alone():
+def test_weight_decay_is_for_hidden_matrices_alone():
     optimiser = sound_optimiser()
     nothing = {name: np.zeros_like(value) for name, value in PARAMS.items()}
     updates, _ = optimiser.update(nothing, optimiser.init(PARAMS), PARAMS)
-    np.testing.assert_allclose(updates["matrix"], -TINY.learning_rate * TINY.weight_decay)
+    np.testing.assert_allclose(updates["matrix"], -TINY.matrix_rate * TINY.weight_decay)
+    assert not np.any(updates["pixels"])
     assert not np.any(updates["bias"])
     assert not np.any(updates["step_size"])

@@ -120,7 +120,7 @@ def test_numbers_by_hand():
 
 @pytest.mark.slow
 def test_both_protocols(monkeypatch, tmp_path):
-    tiny = cvae.Settings(1, 1, 0.1, None, 4, 1e-3, 0.0)
+    tiny = cvae.Settings(1, 1, 0.1, None, 4, 1e-3, 1e-3, 0.0)
     monkeypatch.setattr(cvae, "QUICK", tiny)
     monkeypatch.setattr(cvae, "MANY_DRAWS", 6)
     monkeypatch.setattr(_image_work, "BATCH_SIZE", 4)

@@ -67,8 +67,11 @@ class Settings(NamedTuple):
     num_temperatures: int
     num_draws: int
     learning_rate: float
+    """Of Adam; this and the next two under `sound`, for all rows alike."""
+    matrix_rate: float
+    """Of Muon, in the same units."""
     weight_decay: float
-    """Of the matrices, as in AdamW; under `sound`, for all rows alike."""
+    """Of what Muon moves."""
 
 
 FULL = Settings(
@@ -81,6 +84,7 @@ FULL = Settings(
     num_temperatures=300,
     num_draws=500,
     learning_rate=3e-3,
+    matrix_rate=1e-2,
     weight_decay=0.03,
 )
 QUICK = Settings(
@@ -93,6 +97,7 @@ QUICK = Settings(
     num_temperatures=100,
     num_draws=200,
     learning_rate=3e-3,
+    matrix_rate=1e-2,
     weight_decay=0.03,
 )
 
@@ -153,8 +158,8 @@ class Work(AbstractWork):
             fit_key, vae, guide, params, test, num_draws=self.settings.num_draws
         )
         scores = {LOG_LIKELIHOOD: fitted.mean().value, OBJECTIVE: trained.objective}
-        if trained.is_whole:
-            scores[EPOCH_SECONDS] = trained.seconds / self.num_epochs(row)
+        if trained.is_whole and trained.part > 0.0:
+            scores[EPOCH_SECONDS] = trained.seconds / (trained.part * self.num_epochs(row))
         if seed == 0:
             # It is dear, and there to check the other estimate, which one seed can do.
             annealed = annealed_loglikelihood(

@@ -31,6 +31,8 @@ STEP_SIZE = 0.03
 WHITENED_STEP_SIZE = 0.02
 """Where each learned step begins in the encoder's own units: low, as these are far too wide at
 first."""
+MAX_SCORE = 10.0
+"""Of a step in these units: without a cap an image may run off, and then rules a minibatch."""
 TRAIN_STEPS, TEST_STEPS = 5, 10
 HIDDEN_SIZES = (200, 200)
 
@@ -102,7 +104,8 @@ def gaussian_row(name: str, **options: Any) -> Row:
     There a step is one of natural gradients: long where an image says little of its code.
     """
     steps = PerStep(jnp.full(TRAIN_STEPS, WHITENED_STEP_SIZE))
-    return refined_row(name, SGD(steps), Gaussian(), TRAIN_STEPS, space="whitened", **options)
+    options = {"space": "whitened", "max_score": MAX_SCORE, **options}
+    return refined_row(name, SGD(steps), Gaussian(), TRAIN_STEPS, **options)
 
 
 def refined_row(
@@ -112,6 +115,7 @@ def refined_row(
     num_steps: int,
     *,
     space: Space = "unconstrained",
+    max_score: float | None = None,
     is_weighted: bool = False,
     freeze_model: bool = False,
 ) -> Row:
@@ -125,6 +129,7 @@ def refined_row(
             entropy=entropy,
             num_steps=num_steps,
             space=space,
+            max_score=max_score,
             anneal=False,
             freeze_model=freeze_model,
         )
@@ -134,12 +139,13 @@ def refined_row(
         return guide, loss(num_particles=NUM_PARTICLES)
 
     units = ", steps in the encoder's own units" if space == "whitened" else ""
+    cap = "" if max_score is None else f" with scores capped at {max_score:g}"
     return Row(
         name,
         build,
         _num_passes(entropy, num_steps, freeze_model),
         num_steps,
-        remark=f"S = {NUM_PARTICLES}{units}",
+        remark=f"S = {NUM_PARTICLES}{units}{cap}",
     )
 
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import optax
+import optax.contrib
 
 from relbo._progress import duration
 from relbo.data import ImageSplits
@@ -34,6 +35,9 @@ from relbo.training import fit
 BATCH_SIZE = 128
 MAX_NORM = 100.0
 """Of a gradient, an image: a few times what is usual, with steps inside and without."""
+
+MAX_INPUTS = 500
+"""Of a matrix that Muon moves; its iterations are dear for those that take pixels."""
 
 PART = "part of the training that was done"
 
@@ -62,7 +66,7 @@ class AbstractWork(ABC):
 
     protocol: Protocol
     settings: Any
-    """Has `num_seeds`, `sound_epochs`, `learning_rate` and `weight_decay` besides its own."""
+    """Has `num_seeds`, `sound_epochs` and the rates and the decay of the optimiser."""
     splits: ImageSplits
     directory: Path
 
@@ -106,19 +110,24 @@ class AbstractWork(ABC):
         return self.settings.learning_rate if self.protocol == "sound" else self.paper_rate()
 
     def optimiser(self, row: Row) -> optax.GradientTransformation:
-        """Adam; under `sound` its rate falls and the matrices are drawn to zero a little.
+        """Adam; under `sound` Muon for most matrices, with rates that fall.
 
         There gradients are clipped, too. An image whose walk runs off has a huge one, which
-        Adam would remember for a thousand updates.
+        either would remember for long.
         """
         if self.protocol == "paper":
             return optax.adam(self.learning_rate())
-        rate = optax.cosine_decay_schedule(self.learning_rate(), self.num_iterations(row))
-        are_matrices = lambda params: jax.tree.map(lambda leaf: jnp.ndim(leaf) >= 2, params)
-        decay = self.settings.weight_decay
+        falling = lambda rate: optax.cosine_decay_schedule(rate, self.num_iterations(row))
         return optax.chain(
             optax.clip_by_global_norm(MAX_NORM * len(self.splits.train.images)),
-            optax.adamw(rate, weight_decay=decay, mask=are_matrices),
+            optax.contrib.muon(
+                falling(self.settings.matrix_rate),
+                ns_steps=3,
+                weight_decay=self.settings.weight_decay,
+                consistent_rms=0.2,
+                muon_weight_dimension_numbers=_hidden_matrices,
+                adam_learning_rate=falling(self.learning_rate()),
+            ),
         )
 
     def words(self, row: Row) -> str:
@@ -126,7 +135,10 @@ class AbstractWork(ABC):
         more = ""
         if self.protocol == "sound":
             decay = self.settings.weight_decay
-            more = f", gradients clipped at {MAX_NORM:g}, cosine decay, weight decay {decay}"
+            more = (
+                f" and Muon {self.settings.matrix_rate} with weight decay {decay}, both with "
+                f"cosine decay, gradients clipped at {MAX_NORM:g}"
+            )
         return (
             f"trained for {self.num_epochs(row)} epochs of {len(self.splits.train.images)} "
             f"images, Adam {self.learning_rate()}{more}, batch {BATCH_SIZE}, {row.remark}"
@@ -193,6 +205,13 @@ class AbstractWork(ABC):
         images = {"train": self.splits.train.images, "test": self.splits.test.images}
         sums = {part: _checksum(values) for part, values in images.items()}
         return {**settings, **sums, "training": self.words(row)}
+
+
+def _hidden_matrices(params: Any) -> Any:
+    """How Muon is to see each matrix; `None` for what is left to Adam."""
+    seen = optax.contrib.MuonDimensionNumbers(reduction_axis=0, output_axis=1)
+    is_hidden = lambda leaf: leaf.ndim == 2 and len(leaf) <= MAX_INPUTS
+    return jax.tree.map(lambda leaf: seen if is_hidden(leaf) else None, params)
 
 
 def run_images(

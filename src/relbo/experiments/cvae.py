@@ -78,11 +78,12 @@ class Settings(NamedTuple):
     """`None` for all; so for the next."""
     num_test: int | None
     learning_rate: float
+    matrix_rate: float
     weight_decay: float
 
 
-FULL = Settings(3, 60, 1.0, None, None, 3e-3, 0.03)
-QUICK = Settings(1, 4, 0.1, 12_800, 500, 3e-3, 0.03)
+FULL = Settings(3, 60, 1.0, None, None, 3e-3, 1e-2, 0.03)
+QUICK = Settings(1, 4, 0.1, 12_800, 500, 3e-3, 1e-2, 0.03)
 
 
 def rows_of(protocol: Protocol) -> list[Row]:
