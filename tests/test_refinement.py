@@ -236,3 +236,23 @@ def test_a_cap_on_the_score_bounds_a_move_and_leaves_a_gentle_one_alone():
     np.testing.assert_allclose(jnp.abs(moved(steep, 5.0)), 0.5, rtol=1e-4)
     np.testing.assert_allclose(moved(gentle, 5.0), moved(gentle, None), atol=1e-6)
     np.testing.assert_array_equal(moved(steep, jnp.inf), moved(steep, None))
+
+
+@jax.custom_jvp
+def dear_value(z):
+    """A normal's log density with a sine that its gradient lacks."""
+    return -0.5 * jnp.sum(z**2) + 0.0 * jnp.sum(jnp.sin(z))
+
+
+dear_value.defjvps(lambda tangent, _, z: -jnp.dot(z, tangent))
+
+
+@pytest.mark.parametrize(
+    ("entropy", "is_computed"), [(relbo.Gaussian(), False), (relbo.ReverseKernel(), True)]
+)
+def test_the_density_is_not_computed_where_the_steps_need_its_score_alone(entropy, is_computed):
+    kernel = relbo.SGLD(0.1) if is_computed else relbo.SGD(0.1)
+    refinement = relbo.Refinement(kernel, entropy, num_steps=2)
+    run = jax.jit(lambda key: refinement(key, BASE, dear_value)[:3])
+    program = run.lower(jr.key(0)).compile().as_text()
+    assert ("sine(" in program) == is_computed

@@ -61,9 +61,9 @@ class _Evaluation(NamedTuple):
             force = inverse_temperature * force + (1 - inverse_temperature) * self.base_score
         return force if max_score is None else max_score * jnp.tanh(force / max_score)
 
-    @property
-    def is_finite(self) -> Bool[Array, ""]:
-        return jnp.isfinite(self.logdensity) & jnp.all(jnp.isfinite(self.score))
+    def is_finite(self, *, with_value: bool) -> Bool[Array, ""]:
+        is_finite = jnp.all(jnp.isfinite(self.score))
+        return is_finite & jnp.isfinite(self.logdensity) if with_value else is_finite
 
 
 class _Carry(NamedTuple):
@@ -128,7 +128,9 @@ def walk(
 
         left = entropy.leave(step.probe_key, leave, carry.position)
         evaluation, log_reverse, departure = left.kept
-        alive = (carry.result == RESULTS.successful) & evaluation.is_finite
+        # Steps follow the score alone: where nobody asks for the value it is not computed.
+        is_finite = evaluation.is_finite(with_value=entropy.counts_reverse)
+        alive = (carry.result == RESULTS.successful) & is_finite
         arrives = alive & (step.turn > 0)
         moves = alive & (step.turn < num_moves)
         log_q = carry.log_q
@@ -146,7 +148,7 @@ def walk(
             log_q=log_q,
             logdensity=jnp.where(alive, evaluation.logdensity, carry.logdensity),
             last_good=stays,
-            result=_after_evaluation(carry.result, evaluation.is_finite, step.turn),
+            result=_after_evaluation(carry.result, is_finite, step.turn),
             one_to_one=carry.one_to_one & left.one_to_one,
         ), (position if keeps_path else None)
 
