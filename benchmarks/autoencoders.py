@@ -52,6 +52,7 @@ def relbo_svi(vae: Autoencoder, num_steps: int, **options: Any) -> SVI:
         num_steps=num_steps,
         space="unconstrained",
         anneal=False,
+        unroll=True,
         **options,
     )
     return SVI(vae.model, guide, optax.adam(LEARNING_RATE), Trace_ELBO(NUM_PARTICLES))

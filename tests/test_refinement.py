@@ -220,6 +220,29 @@ def test_memory_with_rematerialisation_hardly_grows():
     assert temporary(64) < 1.5 * temporary(8)
 
 
+@pytest.mark.parametrize(
+    ("kind", "entropy"),
+    [(relbo.SGD, relbo.Gaussian()), (relbo.Underdamped, relbo.ReverseKernel())],
+)
+def test_steps_laid_out_one_after_another_are_the_same_steps(kind, entropy):
+    def objective(step_size, unroll):
+        refinement = relbo.Refinement(kind(step_size), entropy, num_steps=3, unroll=unroll)
+        return relbo.refined_objective(jr.key(0), refinement, BASE, mixture).value
+
+    loop, laid_out = (
+        jax.jit(jax.value_and_grad(lambda s, u=u: objective(s, u))).lower(0.1)
+        for u in (False, True)
+    )
+    assert laid_out.as_text().count("while") < loop.as_text().count("while")
+    found = [lowered.compile()(0.1) for lowered in (loop, laid_out)]
+    np.testing.assert_allclose(*found, rtol=1e-5)
+
+
+def test_a_longer_walk_is_a_loop_again():
+    refinement = relbo.Refinement(relbo.SGD(0.1), relbo.Gaussian(), num_steps=3, unroll=True)
+    assert not refinement.extended(1_000).unroll
+
+
 def test_a_cap_on_the_score_bounds_a_move_and_leaves_a_gentle_one_alone():
     steep = lambda z: -1e4 * jnp.sum(z**2)
     gentle = lambda z: -1e-3 * jnp.sum(z**2)

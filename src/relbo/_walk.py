@@ -169,7 +169,7 @@ def walk(
         noise=None if noise is None else noise[1 : num_turns + 1],
         probe_key=jr.split(probe_key, num_turns) if entropy.counts_volume else None,
     )
-    end, path = jax.lax.scan(turn, start, steps)
+    end, path = jax.lax.scan(turn, start, steps, unroll=refinement.unroll)
     if path is not None:  # it is asked for
         every = kernel.evaluations_per_step
         path = path[every - 1 : num_moves : every]

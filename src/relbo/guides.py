@@ -70,6 +70,7 @@ class AutoRefined(AbstractRefinedGuide):
             the account is `ReverseKernel` and the base has a density.
         mode: `"full"` or `"fast"` differentiation.
         remat: keep only positions for the backward pass.
+        unroll: no loop over the steps: faster for few steps of a dear model, slower else.
         space: `"whitened"` or `"unconstrained"`.
         prefix: of the names of all parameters.
         init_loc_fn: where the base starts.
@@ -104,6 +105,7 @@ class AutoRefined(AbstractRefinedGuide):
         anneal: bool | Annealing | None = None,
         mode: Mode = "full",
         remat: bool = False,
+        unroll: bool = False,
         space: Space = "whitened",
         prefix: str = "auto",
         init_loc_fn: Any = None,
@@ -143,6 +145,7 @@ class AutoRefined(AbstractRefinedGuide):
             max_score=max_score,
             mode=mode,
             remat=remat,
+            unroll=unroll,
             space=space,
             forward_mode_differentiation=forward_mode_differentiation,
         )
@@ -308,6 +311,7 @@ def refine(
     anneal: bool | Annealing | None = None,
     mode: Mode = "full",
     remat: bool = False,
+    unroll: bool = False,
     space: Space = "whitened",
     prefix: str = "refined",
     max_step_size: float | None = None,
@@ -323,7 +327,7 @@ def refine(
     Args:
         guide: a NumPyro program with a sample statement for each latent site of the model.
         model: the program whose posterior is approximated.
-        kernel, num_steps, entropy, anneal, mode, remat, space: as for `AutoRefined`.
+        kernel, num_steps, entropy, anneal, mode, remat, unroll, space: as for `AutoRefined`.
         prefix: of the names of the sampler's parameters.
         max_step_size, max_score: as for `Refinement`.
         forward_mode_differentiation: as for `AutoRefined`.
@@ -345,6 +349,7 @@ def refine(
         max_score=max_score,
         mode=mode,
         remat=remat,
+        unroll=unroll,
         space=space,
         forward_mode_differentiation=forward_mode_differentiation,
     )

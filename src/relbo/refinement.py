@@ -64,6 +64,9 @@ class Refinement(eqx.Module):
         anneal: `True` for a path of learned temperatures from the base to the target, or an
             `Annealing`.
         remat: keeps only the positions for the backward pass and computes the steps again.
+        unroll: lays the steps out one after another in place of a loop. Worth it for few steps
+            of a dear density, such as one with large networks: what the backward pass needs is
+            not copied any more. A cheap density becomes slower, and compilation takes longer.
         space: `"unconstrained"`, or `"whitened"` for steps in the base's own coordinates u with
             z = transform(u), which preconditions every kernel. A Dirac has no such coordinates
             and is walked as it is.
@@ -93,6 +96,7 @@ class Refinement(eqx.Module):
     num_steps: int = eqx.field(static=True)
     mode: Mode = eqx.field(static=True)
     remat: bool = eqx.field(static=True)
+    unroll: bool = eqx.field(static=True)
     space: Space = eqx.field(static=True)
     max_score: float | None = eqx.field(static=True)
     forward_mode_differentiation: bool = eqx.field(static=True)
@@ -106,6 +110,7 @@ class Refinement(eqx.Module):
         mode: Mode = "full",
         anneal: bool | Annealing = False,
         remat: bool = False,
+        unroll: bool = False,
         space: Space = "unconstrained",
         max_step_size: float | None = None,
         max_score: float | None = None,
@@ -132,6 +137,7 @@ class Refinement(eqx.Module):
         self.num_steps = num_steps
         self.mode = mode
         self.remat = remat
+        self.unroll = unroll
         self.space = space
         self.max_score = None if max_score is None or math.isinf(max_score) else max_score
         self.forward_mode_differentiation = forward_mode_differentiation
@@ -156,6 +162,8 @@ class Refinement(eqx.Module):
         for field, value in vars(self).items():
             object.__setattr__(other, field, value)
         object.__setattr__(other, "num_steps", num_steps)
+        # Thousands of steps laid out would take hours to compile.
+        object.__setattr__(other, "unroll", self.unroll and num_steps <= self.num_steps)
         return other
 
     def __call__(

@@ -131,6 +131,7 @@ def refined_row(
             space=space,
             max_score=max_score,
             anneal=False,
+            unroll=True,
             freeze_model=freeze_model,
         )
         # Weights of a point's own; without them all points share a loss and fewer draws of
