@@ -131,7 +131,8 @@ def best(records: Iterable[Record], *, lower_is_better: bool = False) -> Record 
 
 def not_run(text: str, questions: tuple[Question, ...] = (), protocol: str = "") -> Claim:
     """The claim, where its numbers are not there."""
-    missing = f"the {protocol} protocol was not run" if protocol else "there are no numbers"
+    rows = f"its rows of the {protocol} protocol are not there"
+    missing = rows if protocol else "there are no numbers"
     return Claim(text, "not run", f"Not run: {missing}.", questions)
 
 
