@@ -123,8 +123,8 @@ def evaluate_seeds(
         def one_chunk(key: Key[Array, ""]) -> tuple[Evaluation, PyTree]:
             # `refined_objective` would give the weights but not where the draws are.
             refined = refinement(key, base, logdensity_fn, num_particles=chunk)
-            failed = refined.result != RESULTS.successful
             log_weights = jax.vmap(logdensity_fn)(refined.position) - refined.log_q
+            failed = (refined.result != RESULTS.successful) | jnp.isnan(log_weights)
             objective = jnp.mean(jnp.where(failed, -jnp.inf, log_weights))
             mean = jax.tree.map(lambda z: jnp.mean(z, axis=0), refined.position)
             square = jax.tree.map(lambda z: jnp.mean(z**2, axis=0), refined.position)
