@@ -89,7 +89,7 @@ FULL = Settings(
 )
 QUICK = Settings(
     num_seeds=1,
-    sound_epochs=4,
+    sound_epochs=3,
     paper_share=0.1,
     num_train=6_400,
     num_test=100,
