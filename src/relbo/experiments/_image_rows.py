@@ -104,8 +104,15 @@ def gaussian_row(name: str, **options: Any) -> Row:
     There a step is one of natural gradients: long where an image says little of its code.
     """
     steps = PerStep(jnp.full(TRAIN_STEPS, WHITENED_STEP_SIZE))
-    options = {"space": "whitened", "max_score": MAX_SCORE, **options}
-    return refined_row(name, SGD(steps), Gaussian(), TRAIN_STEPS, **options)
+    return refined_row(
+        name,
+        SGD(steps),
+        Gaussian(),
+        TRAIN_STEPS,
+        space="whitened",
+        max_score=MAX_SCORE,
+        **options,
+    )
 
 
 def refined_row(
