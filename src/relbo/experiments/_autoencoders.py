@@ -58,6 +58,7 @@ class Settings(NamedTuple):
 
     num_seeds: int
     sound_epochs: int
+    """Of a row that is not long."""
     paper_share: float
     """Of the paper's epochs."""
     num_train: int | None
@@ -76,7 +77,7 @@ class Settings(NamedTuple):
 
 FULL = Settings(
     num_seeds=3,
-    sound_epochs=60,
+    sound_epochs=10,
     paper_share=1.0,
     num_train=None,
     num_test=None,

@@ -100,7 +100,7 @@ class AbstractWork(ABC):
 
     def num_epochs(self, row: Row) -> int:
         if self.protocol == "sound":
-            return self.settings.sound_epochs
+            return row.length * self.settings.sound_epochs
         return max(1, round(self.settings.paper_share * self.paper_epochs(row)))
 
     def num_iterations(self, row: Row) -> int:
@@ -201,7 +201,8 @@ class AbstractWork(ABC):
     def _decisive(self, row: Row) -> dict[str, Any]:
         """What the numbers depend on; a seed is the same among few or many."""
         settings = self.settings._asdict()
-        settings.pop("num_seeds")
+        for name in ("num_seeds", "sound_epochs", "paper_share"):  # the words have the epochs
+            settings.pop(name)
         images = {"train": self.splits.train.images, "test": self.splits.test.images}
         sums = {part: _checksum(values) for part, values in images.items()}
         return {**settings, **sums, "training": self.words(row)}
