@@ -20,7 +20,7 @@ from relbo.experiments import Protocol
 from relbo.experiments._autoencoders_story import PUBLISHED
 from relbo.experiments._peers import SIVI, UIVI, ContrastiveDivergence, HamiltonianDLGM
 from relbo.guides import refine
-from relbo.kernels import SGD, SGLD, AbstractKernel
+from relbo.kernels import SGD, SGLD, AbstractKernel, Underdamped
 from relbo.models import Autoencoder
 from relbo.refinement import Space
 
@@ -31,6 +31,8 @@ STEP_SIZE = 0.03
 WHITENED_STEP_SIZE = 0.02
 """Where each learned step begins in the encoder's own units: low, as these are far too wide at
 first."""
+LEAPFROG_SIZE = 0.1
+"""The same of Hamiltonian steps."""
 MAX_SCORE = 10.0
 """Of a step in these units: without a cap an image may run off, and then rules a minibatch."""
 TRAIN_STEPS, TEST_STEPS = 5, 10
@@ -73,6 +75,8 @@ def sound_rows() -> list[Row]:
         refined_row("IWAE", SGD(), Gaussian(), 0, is_weighted=True),
         gaussian_row("VIS T=5, Gaussian"),
         gaussian_row("VIS T=5, Gaussian, importance-weighted", is_weighted=True),
+        annealed_row("VIS T=5, reverse kernel"),
+        annealed_row("VIS T=5, reverse kernel, importance-weighted", is_weighted=True),
     ]
     others = [
         gaussian_row(
@@ -84,7 +88,6 @@ def sound_rows() -> list[Row]:
         Row("HMC-DLGM", lambda vae: (vae.guide, HamiltonianDLGM(vae)), 40, remark="one chain"),
         Row("SIVI", _semi_implicit(SIVI), 40),
         Row("VCD", lambda vae: (vae.guide, ContrastiveDivergence(vae)), 50, remark="one chain"),
-        refined_row("VIS T=5, reverse kernel", SGLD(1e-3), ReverseKernel(), TRAIN_STEPS),
         refined_row(
             "VIS T=1, change of variables, importance-weighted",
             SGD(STEP_SIZE),
@@ -123,6 +126,24 @@ def gaussian_row(name: str, **options: Any) -> Row:
     )
 
 
+def annealed_row(name: str, **options: Any) -> Row:
+    """A row whose every draw is moved from the encoder's density towards the posterior.
+
+    These are the steps that `refine` takes by default, but for a lower start and a cap.
+    """
+    each_step = lambda value: PerStep(jnp.full(TRAIN_STEPS, value))
+    return refined_row(
+        name,
+        Underdamped(each_step(LEAPFROG_SIZE), each_step(0.9)),
+        ReverseKernel(),
+        TRAIN_STEPS,
+        space="whitened",
+        max_score=MAX_SCORE,
+        anneal=True,
+        **options,
+    )
+
+
 def refined_row(
     name: str,
     kernel: AbstractKernel,
@@ -131,6 +152,7 @@ def refined_row(
     *,
     space: Space = "unconstrained",
     max_score: float | None = None,
+    anneal: bool = False,
     is_weighted: bool = False,
     freeze_model: bool = False,
 ) -> Row:
@@ -145,7 +167,7 @@ def refined_row(
             num_steps=num_steps,
             space=space,
             max_score=max_score,
-            anneal=False,
+            anneal=anneal,
             unroll=True,
             freeze_model=freeze_model,
         )
@@ -156,12 +178,13 @@ def refined_row(
 
     units = ", steps in the encoder's own units" if space == "whitened" else ""
     cap = "" if max_score is None else f" with scores capped at {max_score:g}"
+    path = ", annealed" if anneal else ""
     return Row(
         name,
         build,
         _num_passes(entropy, num_steps, freeze_model),
         num_steps,
-        remark=f"S = {NUM_PARTICLES}{units}{cap}",
+        remark=f"S = {NUM_PARTICLES}{units}{cap}{path}",
     )
 
 
