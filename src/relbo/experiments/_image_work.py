@@ -110,23 +110,27 @@ class AbstractWork(ABC):
         return self.settings.learning_rate if self.protocol == "sound" else self.paper_rate()
 
     def optimiser(self, row: Row) -> optax.GradientTransformation:
-        """Adam; under `sound` Muon for most matrices, with rates that fall.
+        """Adam; under `sound` Muon for most matrices, or Adam with decay, with rates that fall.
 
         There gradients are clipped, too. An image whose walk runs off has a huge one, which
         either would remember for long.
         """
         if self.protocol == "paper":
             return optax.adam(self.learning_rate())
+        clip = optax.clip_by_global_norm(MAX_NORM * len(self.splits.train.images))
         falling = lambda rate: optax.cosine_decay_schedule(rate, self.num_iterations(row))
+        decay, rate = self.settings.weight_decay, falling(self.learning_rate())
+        if row.optimiser == "Adam":
+            return optax.chain(clip, optax.adamw(rate, weight_decay=decay, mask=_matrices))
         return optax.chain(
-            optax.clip_by_global_norm(MAX_NORM * len(self.splits.train.images)),
+            clip,
             optax.contrib.muon(
                 falling(self.settings.matrix_rate),
                 ns_steps=3,
-                weight_decay=self.settings.weight_decay,
+                weight_decay=decay,
                 consistent_rms=0.2,
                 muon_weight_dimension_numbers=_hidden_matrices,
-                adam_learning_rate=falling(self.learning_rate()),
+                adam_learning_rate=rate,
             ),
         )
 
@@ -134,11 +138,13 @@ class AbstractWork(ABC):
         """How a row was trained."""
         more = ""
         if self.protocol == "sound":
-            decay = self.settings.weight_decay
+            decay = f"with weight decay {self.settings.weight_decay}"
             more = (
-                f" and Muon {self.settings.matrix_rate} with weight decay {decay}, both with "
-                f"cosine decay, gradients clipped at {MAX_NORM:g}"
+                f" {decay} and cosine decay"
+                if row.optimiser == "Adam"
+                else f" and Muon {self.settings.matrix_rate} {decay}, both with cosine decay"
             )
+            more += f", gradients clipped at {MAX_NORM:g}"
         return (
             f"trained for {self.num_epochs(row)} epochs of {len(self.splits.train.images)} "
             f"images, Adam {self.learning_rate()}{more}, batch {BATCH_SIZE}, {row.remark}"
@@ -206,6 +212,11 @@ class AbstractWork(ABC):
         images = {"train": self.splits.train.images, "test": self.splits.test.images}
         sums = {part: _checksum(values) for part, values in images.items()}
         return {**settings, **sums, "training": self.words(row)}
+
+
+def _matrices(params: Any) -> Any:
+    """What decays under Adam."""
+    return jax.tree.map(lambda leaf: leaf.ndim == 2, params)
 
 
 def _hidden_matrices(params: Any) -> Any:
