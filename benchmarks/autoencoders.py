@@ -10,7 +10,8 @@ Printed are ratios within one run, each the median of repeated runs taken in tur
 - PyTorch's time over relbo's, at T = 0 and T = 5;
 - the time that the matrix products alone need, at the rate that XLA itself reaches at these
   shapes, over the time of the update;
-- full over fast mode, and the update over one with the decoder frozen in the steps.
+- full over fast mode, and the update over one with the decoder frozen in the steps;
+- an update of every row of the experiments' tables, by their optimiser, over that of the VAE.
 
 It needs torch, of the `bench` group; run it with nothing else running.
 """
@@ -18,6 +19,7 @@ It needs torch, of the `bench` group; run it with nothing else running.
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -32,6 +34,9 @@ from _common import argument_parser, write_results
 from relbo import refine
 from relbo.data import binarized_mnist
 from relbo.entropy import Particle
+from relbo.experiments._autoencoders import FULL, Work
+from relbo.experiments._image_rows import Row, sound_rows
+from relbo.experiments.vae_mnist import DATASET
 from relbo.kernels import SGD
 from relbo.models import Autoencoder, autoencoder
 
@@ -59,8 +64,11 @@ def relbo_svi(vae: Autoencoder, num_steps: int, **options: Any) -> SVI:
 
 
 def relbo_updates(vae: Autoencoder, images: Any, num_steps: int, **options: Any) -> Run:
+    return _updates(relbo_svi(vae, num_steps, **options), images)
+
+
+def _updates(svi: SVI, images: Any) -> Run:
     """Some updates, each on its own minibatch, in one compiled loop."""
-    svi = relbo_svi(vae, num_steps, **options)
     state = svi.init(jr.key(0), images[0], num_images=50_000)
 
     @jax.jit
@@ -69,6 +77,13 @@ def relbo_updates(vae: Autoencoder, images: Any, num_steps: int, **options: Any)
         return jax.lax.scan(turn, state, images)
 
     return lambda: jax.block_until_ready(run(state))
+
+
+def row_updates(row: Row, vae: Autoencoder, images: Any) -> Run:
+    """The same of a row of the experiments, trained as it is there."""
+    work = Work("sound", FULL, binarized_mnist(), Path(), DATASET)
+    guide, loss = row.build(vae)
+    return _updates(SVI(vae.model, guide, work.optimiser(row), loss), images)
 
 
 class TorchLayers(torch.nn.Sequential):
@@ -221,6 +236,15 @@ def main() -> None:
         bar = f"(bar {BARS[name]})" if name in BARS else ""
         print(f"{name:28s} {ratio:5.2f} {bar}")
     results = {"ratios": ratios, "bars": BARS, "loss ratio": losses}
+    if not args.quick:
+        rows = [row for row in sound_rows() if row.length == 1]
+        each = {row.name: row_updates(row, vae, images) for row in rows}
+        of_rows = _median_seconds(each, 3)
+        results["update, times the VAE's"] = {
+            name: taken / of_rows["VAE"] for name, taken in of_rows.items()
+        }
+        for name, ratio in results["update, times the VAE's"].items():
+            print(f"{ratio:6.2f} {name}")
     write_results(
         "autoencoders", results, quick=args.quick, seconds=time.perf_counter() - begin
     )

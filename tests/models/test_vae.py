@@ -15,6 +15,7 @@ import relbo
 from relbo import SGD, SGLD, Gaussian, Particle, ReverseKernel
 from relbo.evaluate import LatentVariableModel
 from relbo.models import autoencoder, bernoulli_pixels
+from relbo.models._networks import NormalEncoder
 
 NUM_IMAGES, NUM_PIXELS, NUM_LATENTS = 6, 12, 3
 
@@ -116,6 +117,13 @@ def test_conditional_one_sees_the_labels():
         handlers.seed(vae.model, 0)(images)
     with pytest.raises(ValueError, match="expected images alone, got 1"):
         handlers.seed(tiny().model, 0)(images, labels)
+
+
+def test_encoder_sees_its_inputs_side_by_side(x64):
+    encoder = NormalEncoder((NUM_PIXELS + 4, 6, NUM_LATENTS), key=jr.key(0))
+    image, label = jr.normal(jr.key(1), (NUM_PIXELS,)), jnp.arange(4.0)
+    joined = encoder(jnp.concatenate([image, label]))
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-12), encoder(image, label), joined)
 
 
 class Convolutional(eqx.Module):

@@ -65,13 +65,17 @@ class NormalEncoder(eqx.Module):
     def __call__(
         self, *inputs: Float[Array, " _"]
     ) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
-        joined = jnp.concatenate(inputs)
-        of_loc, of_scale = jnp.split(self.first(joined), 2)
+        # Part by part and not joined: an image seen under each label is multiplied once.
+        (weight,), (seen,) = self.first.weights, self.first.biases
+        for part in inputs:
+            seen = seen + part @ weight[: len(part)]
+            weight = weight[len(part) :]
+        of_loc, of_scale = jnp.split(seen, 2)
         if self.loc.weights:
             of_loc = self.loc(jax.nn.relu(of_loc))
             of_scale = self.scale(jax.nn.relu(of_scale))
         # Softplus underflows to zero, and a scale of zero has no density.
-        smallest = jnp.finfo(joined.dtype).eps
+        smallest = jnp.finfo(seen.dtype).eps
         return of_loc, jax.nn.softplus(of_scale) + smallest
 
 
