@@ -33,6 +33,7 @@ TINY = _autoencoders.Settings(
     num_annealed=2,
     num_temperatures=4,
     num_draws=8,
+    num_rounds=1,
     learning_rate=1e-3,
     matrix_rate=3e-3,
     weight_decay=0.1,

@@ -52,6 +52,22 @@ def test_fitted_importance_sampling_finds_it(linear):
     assert found.valid_bound
 
 
+def test_rounds_mend_an_encoder_that_is_far_off(linear):
+    vae, _, params, images, exact = linear
+    layers = params["encoder$params"].loc
+    moved = eqx.tree_at(
+        lambda e: e.loc.biases[-1], params["encoder$params"], layers.biases[-1] + 4.0
+    )
+    far = {**params, "encoder$params": moved}
+    errors = []
+    for num_rounds in (0, 6):
+        found = fitted_loglikelihood(
+            jr.key(2), vae, vae.guide, far, images, num_draws=100, num_rounds=num_rounds
+        )
+        errors.append(float(np.max(np.abs(found.values - exact))))
+    assert errors[1] < 0.15 < errors[0]
+
+
 def test_annealing_finds_it(linear):
     vae, _, params, images, exact = linear
     found = annealed_loglikelihood(jr.key(3), vae, params, images, num_temperatures=100)

@@ -34,6 +34,7 @@ def fitted_loglikelihood(
     images: np.ndarray,
     *,
     num_draws: int = 1_000,
+    num_rounds: int = 6,
     num_refined: int = 200,
     batch_size: int = 16,
 ) -> PointwiseEvaluation:
@@ -48,7 +49,9 @@ def fitted_loglikelihood(
         guide: a refined guide of it.
         params: as learned.
         images: `[n, pixels]`.
-        num_draws: weighted draws of each image, after two rounds of a quarter as many.
+        num_draws: weighted draws of each image.
+        num_rounds: of a quarter as many before these, to mend the proposal. An encoder that
+            was not trained to be near the posterior needs several.
         num_refined: draws of the guide that the first proposal is fitted to.
         batch_size: images at once.
     """
@@ -63,6 +66,7 @@ def fitted_loglikelihood(
         draws,
         StandardNormal(jnp.zeros(vae.num_latents)),
         num_draws=num_draws,
+        num_rounds=num_rounds,
         num_round_draws=max(2, num_draws // 4),
         batch_size=batch_size,
         pareto=False,
