@@ -106,8 +106,10 @@ class AbstractWork(ABC):
     def num_iterations(self, row: Row) -> int:
         return self.num_epochs(row) * (len(self.splits.train.images) // BATCH_SIZE)
 
-    def learning_rate(self) -> float:
-        return self.settings.learning_rate if self.protocol == "sound" else self.paper_rate()
+    def learning_rate(self, row: Row) -> float:
+        """Of Adam; alone it has the paper's, as a higher one costs a plain VAE dear."""
+        is_alone = self.protocol == "paper" or row.optimiser == "Adam"
+        return self.paper_rate() if is_alone else self.settings.learning_rate
 
     def optimiser(self, row: Row) -> optax.GradientTransformation:
         """Adam; under `sound` Muon for most matrices, or Adam with decay, with rates that fall.
@@ -116,10 +118,10 @@ class AbstractWork(ABC):
         either would remember for long.
         """
         if self.protocol == "paper":
-            return optax.adam(self.learning_rate())
+            return optax.adam(self.learning_rate(row))
         clip = optax.clip_by_global_norm(MAX_NORM * len(self.splits.train.images))
         falling = lambda rate: optax.cosine_decay_schedule(rate, self.num_iterations(row))
-        decay, rate = self.settings.weight_decay, falling(self.learning_rate())
+        decay, rate = self.settings.weight_decay, falling(self.learning_rate(row))
         if row.optimiser == "Adam":
             return optax.chain(clip, optax.adamw(rate, weight_decay=decay, mask=_matrices))
         return optax.chain(
@@ -147,7 +149,7 @@ class AbstractWork(ABC):
             more += f", gradients clipped at {MAX_NORM:g}"
         return (
             f"trained for {self.num_epochs(row)} epochs of {len(self.splits.train.images)} "
-            f"images, Adam {self.learning_rate()}{more}, batch {BATCH_SIZE}, {row.remark}"
+            f"images, Adam {self.learning_rate(row)}{more}, batch {BATCH_SIZE}, {row.remark}"
         )
 
     def train(self, row: Row, seed: int) -> Trained:
