@@ -8,7 +8,7 @@ DATA ?=
 export JAX_PLATFORMS ?= cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-fit test test-all bench docs lint mutants
+.PHONY: help demo demo-fit test test-all bench docs lint mutants tables
 
 help:
 	@echo "make demo      install, run three experiments and a fit quickly, say where the report is"
@@ -18,6 +18,7 @@ help:
 	@echo "make mutants   break the engine on purpose and see which test notices"
 	@echo "make bench     benchmarks; with DATA=dir those that need data too"
 	@echo "make docs      the documentation, in site/index.html"
+	@echo "make tables    the tables of the experiments on images, from results/"
 
 $(BIN)/python:
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'relbo needs Python 3.11 or newer: make PYTHON=/path/to/python')"
@@ -68,6 +69,9 @@ ifneq ($(DATA),)
 else
 	@echo "make bench DATA=dir runs the benchmarks that need data as well"
 endif
+
+tables: $(VENV)/.installed-relbo
+	$(BIN)/python scripts/tables.py
 
 # Warnings are errors.
 docs: $(VENV)/.installed-docs

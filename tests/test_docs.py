@@ -108,6 +108,15 @@ def test_page_on_devices_shows_the_kept_numbers():
     assert assumed.format(**results["assumed"]) in page
 
 
+def test_tables_of_images_show_the_kept_numbers():
+    check = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "tables.py", "--check"],
+        capture_output=True,
+        text=True,
+    )
+    assert check.returncode == 0, f"{check.stdout}{check.stderr}run make tables"
+
+
 def public_names() -> list[str]:
     """What the packages export: `import X as X`."""
     names = []

@@ -1,0 +1,169 @@
+"""Writes the tables of the experiments on images into the pages, from `results` alone.
+
+    python scripts/tables.py [--check]
+
+A page has a table between `<!-- table NAME -->` and `<!-- end -->`. With `--check` nothing is
+written, and a page whose table is not that of the results is an error.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from relbo.experiments import Protocol
+from relbo.experiments._autoencoders import LOG_LIKELIHOOD, OBJECTIVE, PAPER_ESTIMATE
+from relbo.experiments._autoencoders_story import BY_ADAM, FOR_LONG
+from relbo.experiments._cvae_story import ABSTAINED, ACCURACY, CALIBRATION, LOG_SCORE, UTILITY
+from relbo.experiments._image_rows import paper_rows, sound_rows
+from relbo.experiments._metrics import Record, read_metrics
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = (ROOT / "README.md", ROOT / "docs" / "experiments.md")
+SETS = {"vae-mnist": "MNIST", "vae-fashion": "Fashion-MNIST"}
+
+Lines = list[tuple[str, ...]]
+
+
+class Results:
+    """The kept records, found by what they say."""
+
+    def __init__(self, directory: Path):
+        self.directory = directory
+
+    def records(self, name: str, protocol: Protocol) -> list[Record]:
+        path = self.directory / name / "metrics.json"
+        found = read_metrics(path).records if path.exists() else []
+        return [record for record in found if record.protocol == protocol]
+
+    def find(self, name: str, protocol: Protocol, row: str, metric: str) -> Record | None:
+        found = (r for r in self.records(name, protocol) if (r.row, r.metric) == (row, metric))
+        return next(found, None)
+
+
+def shown(record: Record | None, digits: int = 2) -> str:
+    """A number with its standard error over seeds, or a word for its lack."""
+    if record is None:
+        return ""
+    if record.value is None:
+        return "not finite"
+    error = "" if record.stderr is None else f" ± {record.stderr:.{digits}f}"
+    return f"{record.value:.{digits}f}{error}"
+
+
+def _seeds(records: list[Record | None]) -> str:
+    return " / ".join("-" if record is None else f"{record.seeds}" for record in records)
+
+
+def likelihoods(results: Results) -> Lines:
+    """Every row of the sound protocol that has been run, with what was published of it."""
+    lines: Lines = [("trained as", "seeds")]
+    for label in SETS.values():
+        lines[0] += (label, "bound, training images", "published")
+    for row in sound_rows():
+        found = [results.find(name, "sound", row.name, LOG_LIKELIHOOD) for name in SETS]
+        if not any(found):
+            continue
+        cells = (row.name, _seeds(found))
+        for name, record in zip(SETS, found, strict=True):
+            bound = results.find(name, "sound", row.name, OBJECTIVE)
+            cells += (shown(record), shown(bound, 1), _published(row.published.get(name)))
+        lines.append(cells)
+    return lines
+
+
+def main_likelihoods(results: Results) -> Lines:
+    """The rows that matter most, without what surrounds them."""
+    wanted = ("VAE", "VIS T=5, Gaussian", "IWAE", "UIVI", "HMC-DLGM")
+    names = (*wanted, *(f"{row}{how}" for how in (BY_ADAM, FOR_LONG) for row in wanted[:3]))
+    lines: Lines = [("trained as", *SETS.values(), "published, MNIST", "published, Fashion")]
+    rows = {row.name: row for row in sound_rows()}
+    for name in names:
+        found = [results.find(data, "sound", name, LOG_LIKELIHOOD) for data in SETS]
+        if any(found):
+            published = (_published(rows[name].published.get(data)) for data in SETS)
+            lines.append((name, *map(shown, found), *published))
+    return lines
+
+
+def surrogates(results: Results) -> Lines:
+    """The paper's estimate beside the log-likelihood of the same model."""
+    lines: Lines = [("data", "trained as", "the paper's estimate", "paper", "log-likelihood")]
+    for name, label in SETS.items():
+        plain, *refined = (row.name for row in paper_rows())
+        for row in (plain, "VIS-0-10", *refined):
+            estimate = results.find(name, "paper", row, PAPER_ESTIMATE)
+            # Steps at test time do not change the model.
+            model = plain if row == "VIS-0-10" else row
+            likelihood = results.find(name, "paper", model, LOG_LIKELIHOOD)
+            if estimate is not None:
+                cells = (shown(estimate), _published(estimate.paper), shown(likelihood))
+                lines.append((label, row, *cells))
+    return lines
+
+
+def classifiers(results: Results) -> Lines:
+    """The classifier in both protocols."""
+    metrics = (ACCURACY, CALIBRATION, LOG_SCORE, UTILITY, ABSTAINED)
+    lines: Lines = [("protocol", "trained and tested as", "seeds", *metrics, "accuracy, paper")]
+    for protocol in ("paper", "sound"):
+        records = results.records("cvae", protocol)
+        for row in dict.fromkeys(record.row for record in records):
+            found = [results.find("cvae", protocol, row, metric) for metric in metrics]
+            first = found[0]
+            if first is None:
+                continue
+            cells = tuple(shown(record, 4) for record in found)
+            lines.append((protocol, row, f"{first.seeds}", *cells, _published(first.paper)))
+    return lines
+
+
+def _published(figure: float | None) -> str:
+    return "" if figure is None else f"{figure:g}"
+
+
+TABLES: dict[str, Callable[[Results], Lines]] = {
+    "likelihoods": likelihoods,
+    "main-likelihoods": main_likelihoods,
+    "surrogates": surrogates,
+    "classifiers": classifiers,
+}
+
+
+def markdown(lines: Lines) -> str:
+    rule = ("---",) * len(lines[0])
+    return "\n".join(f"| {' | '.join(line)} |" for line in (lines[0], rule, *lines[1:]))
+
+
+def filled(page: str, results: Results) -> str:
+    """A page with its tables as the results have them."""
+
+    def fill(match: re.Match[str]) -> str:
+        table = markdown(TABLES[match["name"]](results))
+        return f"{match['begin']}\n{table}\n<!-- end -->"
+
+    pattern = r"(?P<begin><!-- table (?P<name>\S+) -->)\n.*?<!-- end -->"
+    return re.sub(pattern, fill, page, flags=re.DOTALL)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Writes tables into the pages.")
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    check = parser.parse_args().check
+    results = Results(ROOT / "results")
+    stale = []
+    for path in PAGES:
+        page = path.read_text()
+        new = filled(page, results)
+        if new != page:
+            stale.append(path)
+            if not check:
+                path.write_text(new)
+    for path in stale:
+        print(f"{path.name}: {'not as the results have it' if check else 'written'}")
+    return int(check and bool(stale))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
