@@ -225,14 +225,15 @@ def test_without_noise_the_observations_are_met(x64):
     np.testing.assert_allclose(model.smooth(series).mean[:, 0], series, rtol=1e-6, atol=1e-6)
 
 
-def test_a_long_series_is_the_sum_of_its_stretches():
+def test_a_long_series_is_the_sum_of_its_stretches(x64):
     """Beyond the length where everything is kept, nothing changes but the memory."""
-    model = structural(np.float32, 1.0)
+    model = structural(np.float64, 1.0)
     series = model.simulate(jr.key(1), 2_100).series
     filtered = model.filter(series)
     assert filtered.mean.shape == (2_100, 14)
+    # In float32 either is off by as much as rounding takes of 2,100 steps, on each machine anew.
     assert float(model.log_likelihood(series)) == pytest.approx(
-        float(jnp.sum(filtered.log_likelihoods)), rel=1e-5
+        float(jnp.sum(filtered.log_likelihoods)), rel=1e-10
     )
     head = model.filter(series[:2_000])
     np.testing.assert_allclose(filtered.mean[:2_000], head.mean, rtol=1e-3, atol=1e-3)
