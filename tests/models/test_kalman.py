@@ -231,7 +231,7 @@ def test_a_long_series_is_the_sum_of_its_stretches(x64):
     series = model.simulate(jr.key(1), 2_100).series
     filtered = model.filter(series)
     assert filtered.mean.shape == (2_100, 14)
-    # In float32 either is off by as much as rounding takes of 2,100 steps, on each machine anew.
+    # In float32 either is off by what rounding takes of 2,100 steps, on each machine anew.
     assert float(model.log_likelihood(series)) == pytest.approx(
         float(jnp.sum(filtered.log_likelihoods)), rel=1e-10
     )
