@@ -47,6 +47,12 @@ def test_no_block_escapes_the_test():
         assert languages <= {"python", "bash", "{toctree}", "{include}"}, page.name
 
 
+def test_pages_include_what_is_there():
+    for page in PAGES:
+        for source in re.findall(r"^```{include} (\S+)", page.read_text(), re.MULTILINE):
+            assert (page.parent / source).is_file(), f"{page.name} includes {source}"
+
+
 def test_command_of_the_page_runs(tmp_path, monkeypatch):
     page = (DOCS / "fit.md").read_text()
     for name in ("schools.py", "schools.json"):
