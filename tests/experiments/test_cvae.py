@@ -11,10 +11,15 @@ import scipy.stats
 from numpyro import handlers
 from statsmodels.stats.proportion import proportion_confint
 
+from relbo.data import ImageSplit, ImageSplits
 from relbo.entropy import Gaussian
 from relbo.evaluate import CategoricalForecast
-from relbo.experiments import Options, _image_work, cvae
-from relbo.experiments._class_scores import class_evidence, paper_class_scores
+from relbo.experiments import InputError, Options, _image_work, cvae
+from relbo.experiments._class_scores import (
+    class_evidence,
+    evidence_by_class,
+    paper_class_scores,
+)
 from relbo.experiments._metrics import over_seeds, read_metrics
 from relbo.experiments._story import Numbers
 from relbo.guides import refine
@@ -87,6 +92,81 @@ def test_class_evidence_is_exact_with_many_draws(num_steps):
     )
     # Weights of a wide proposal in two dimensions: their spread is of the order of one.
     np.testing.assert_allclose(found, jax.vmap(log_evidence)(images), atol=5 * 4000**-0.5)
+
+
+class Linear(eqx.Module):
+    """A decoder of one class."""
+
+    matrix: jax.Array
+    shift: jax.Array
+
+    def __call__(self, code):
+        return code @ self.matrix + self.shift
+
+
+class Prior(eqx.Module):
+    """An encoder that knows nothing."""
+
+    loc: jax.Array
+
+    def __call__(self, image):
+        return self.loc, jnp.ones(NUM_LATENTS)
+
+
+def test_each_class_may_have_its_own_autoencoder():
+    matrices = 0.5 * jr.normal(jr.key(1), (NUM_CLASSES, NUM_LATENTS, NUM_PIXELS))
+    shifts = jr.normal(jr.key(2), (NUM_CLASSES, NUM_PIXELS))
+    vae = autoencoder(
+        num_pixels=NUM_PIXELS,
+        num_latents=NUM_LATENTS,
+        decoder=lambda key: Linear(matrices[0], shifts[0]),
+        encoder=lambda key: Prior(jnp.zeros(NUM_LATENTS)),
+        likelihood=lambda mean: dist.Normal(mean, 1.0).to_event(1),
+    )
+    params = {
+        "decoder$params": Linear(matrices, shifts),
+        "encoder$params": Prior(jnp.zeros((NUM_CLASSES, NUM_LATENTS))),
+    }
+    images = jr.normal(jr.key(3), (4, NUM_PIXELS))
+    found = evidence_by_class(
+        jr.key(4), vae, vae.guide, params, np.asarray(images), num_draws=4000, batch_size=2
+    )
+    for label in range(NUM_CLASSES):
+        covariance = matrices[label].T @ matrices[label] + jnp.eye(NUM_PIXELS)
+        exact = jax.vmap(dist.MultivariateNormal(shifts[label], covariance).log_prob)(images)
+        np.testing.assert_allclose(found[:, label], exact, atol=5 * 4000**-0.5)
+
+
+def small_work(tmp_path, labels):
+    images = np.random.RandomState(0).randint(0, 2, (len(labels), 784)).astype(np.uint8)
+    part = ImageSplit(images, np.asarray(labels, np.uint8))
+    settings = cvae.Settings(1, 1, 0.1, None, 4, 1e-3, 1e-3, 0.0)
+    return cvae.Work("sound", settings, ImageSplits(part, part, part), tmp_path)
+
+
+def test_an_autoencoder_sees_its_class_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(cvae, "BATCH_SIZE", 2)
+    work = small_work(tmp_path, [0, 1, 2, 1, 1])
+    of_class = work.of_class(1)
+    np.testing.assert_array_equal(of_class.data()[0], work.splits.train.images[[1, 3, 4]])
+    assert len(of_class.data()) == 1
+    assert of_class.model().num_classes is None
+    with pytest.raises(InputError, match="1 training images have the label 2"):
+        work.of_class(2)
+
+
+@pytest.mark.slow
+def test_ten_autoencoders(tmp_path, monkeypatch):
+    monkeypatch.setattr(cvae, "BATCH_SIZE", 2)
+    monkeypatch.setattr(cvae, "MANY_DRAWS", 6)
+    monkeypatch.setattr(_image_work, "BATCH_SIZE", 2)
+    work = small_work(tmp_path, [*range(10), *range(10)])
+    row = next(row for row in work.rows() if cvae.is_by_class(row))
+    trained = work.train(row, 0)
+    assert all(len(leaf) == 10 for leaf in jax.tree.leaves(trained.params))
+    scores = work.score(row, 0, trained)
+    assert set(scores) > {f"accuracy / {row.name}, K = {number}" for number in (5, 6)}
+    assert all(np.isfinite(score) for score in scores.values())
 
 
 def test_papers_average_climbs_and_is_no_evidence():

@@ -40,10 +40,42 @@ def class_evidence(
         num_draws: K, for each image and class.
         batch_size: images at once.
     """
-    one = lambda key, image, label: log_weight(
-        key, params, vae.model, guide, Call((image[None], label[None]), {})
-    )
-    return _of_all(key, one, vae, jnp.asarray(images), num_draws, batch_size)
+
+    def one(params: Params, key: PRNGKeyArray, image: Array, label: Array) -> Scalar:
+        return log_weight(key, params, vae.model, guide, Call((image[None], label[None]), {}))
+
+    number = vae.num_classes or 0
+    return _of_all(key, one, params, number, jnp.asarray(images), num_draws, batch_size)
+
+
+def evidence_by_class(
+    key: PRNGKeyArray,
+    vae: Autoencoder,
+    guide: Any,
+    params: Params,
+    images: np.ndarray,
+    *,
+    num_draws: int,
+    batch_size: int = 100,
+) -> Float[Array, "n classes"]:
+    r"""The same where each class has a plain autoencoder of its own.
+
+    Args:
+        key: a random key.
+        vae: what all of them are alike in.
+        guide: a guide of it, refined or not.
+        params: as learned, the classes along the first axis of each leaf.
+        images: `[n, pixels]`.
+        num_draws: K, for each image and class.
+        batch_size: images at once.
+    """
+
+    def one(params: Params, key: PRNGKeyArray, image: Array, label: Array) -> Scalar:
+        of_class = jax.tree.map(lambda leaf: leaf[label], params)
+        return log_weight(key, of_class, vae.model, guide, Call((image[None],), {}))
+
+    number = len(jax.tree.leaves(params)[0])
+    return _of_all(key, one, params, number, jnp.asarray(images), num_draws, batch_size)
 
 
 def paper_class_scores(
@@ -72,10 +104,10 @@ def paper_class_scores(
         num_steps: of the ascent, T at test time.
         batch_size: images at once.
     """
-    encoder, loglikelihood = vae.encoder_from(params), vae.loglikelihood_from(params)
-    model = LatentVariableModel(loglikelihood)
 
-    def one(key: PRNGKeyArray, image: Array, label: Array) -> Scalar:
+    def one(params: Params, key: PRNGKeyArray, image: Array, label: Array) -> Scalar:
+        encoder, loglikelihood = vae.encoder_from(params), vae.loglikelihood_from(params)
+        model = LatentVariableModel(loglikelihood)
         condition = jax.nn.one_hot(label, vae.num_classes or 0)
         loc, scale = encoder(image.astype(jnp.result_type(float)), condition)
         start, _ = DiagonalNormal(loc, scale).sample(key)
@@ -83,24 +115,25 @@ def paper_class_scores(
         refined = jax.lax.fori_loop(0, num_steps, climb, start)
         return loglikelihood(refined, (image, label))
 
-    return _of_all(key, one, vae, jnp.asarray(images), num_draws, batch_size)
+    number = vae.num_classes or 0
+    return _of_all(key, one, params, number, jnp.asarray(images), num_draws, batch_size)
 
 
 @eqx.filter_jit
 def _of_all(
     key: PRNGKeyArray,
     one: Any,
-    vae: Autoencoder,
+    params: Params,
+    num_classes: int,
     images: Array,
     num_draws: int,
     batch_size: int,
 ) -> Float[Array, "n classes"]:
     """The logarithm of a mean over draws, for every image and class."""
-    num_classes = vae.num_classes or 0
 
     def of_class(key: PRNGKeyArray, image: Array, label: Array) -> Scalar:
         keys = jr.split(key, num_draws)
-        return log_mean(jax.vmap(lambda k: one(k, image, label))(keys)).value
+        return log_mean(jax.vmap(lambda k: one(params, k, image, label))(keys)).value
 
     def of_image(inputs: tuple[PRNGKeyArray, Array]) -> Float[Array, " classes"]:
         key, image = inputs
