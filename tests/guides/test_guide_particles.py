@@ -13,17 +13,18 @@ from targets import mean_and_error
 
 
 def test_interacting_particles_need_their_loss():
-    options = {"kernel": relbo.SVGD(0.05), "entropy": relbo.ChangeOfVariables()}
+    options = {"kernel": relbo.SVGD(0.01), "entropy": relbo.ChangeOfVariables()}
     guide = relbo.AutoRefined(conjugate, num_steps=2, **options)
     with pytest.raises(ValueError, match=r"relbo.RefinedELBO"):
         fit(conjugate, guide, DATA, num_iterations=2)
     loss = relbo.RefinedELBO(num_particles=5)
     guide = relbo.AutoRefined(conjugate, num_steps=2, **options)
-    params = fit(conjugate, guide, DATA, num_iterations=300, loss=loss)
+    params = fit(conjugate, guide, DATA, num_iterations=1000, loss=loss)
     values = jax.vmap(lambda key: -loss.loss(key, params, conjugate, guide, DATA))
     mean, error = mean_and_error(jax.jit(values)(jr.split(jr.key(0), 500)))
-    # How far 300 iterations come is not the same on every machine; that it is a bound is.
-    assert conjugate_evidence() - 3.0 < mean < conjugate_evidence() + 4 * error
+    # Slow: start and steps can stand in for each other. After 300 it is 2.6 below, after 3000
+    # hardly at all.
+    assert conjugate_evidence() - 1.0 < mean < conjugate_evidence() + 4 * error
     draws = guide.sample_posterior(jr.key(1), params, DATA, sample_shape=(4, 5))
     assert draws["mu"].shape == (4, 5)
     with pytest.raises(ValueError, match="expected a refined guide"):
