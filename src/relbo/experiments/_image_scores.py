@@ -35,7 +35,7 @@ def fitted_loglikelihood(
     *,
     num_draws: int = 1_000,
     num_rounds: int = 6,
-    num_refined: int = 200,
+    num_refined: int = 50,
     batch_size: int = 16,
 ) -> PointwiseEvaluation:
     """log p(x) of each image by importance sampling, with a proposal fitted to its own draws.

@@ -89,7 +89,7 @@ class Settings(NamedTuple):
     weight_decay: float
 
 
-FULL = Settings(3, 60, 1.0, None, None, 3e-3, 1e-2, 0.03)
+FULL = Settings(3, 30, 1.0, None, None, 3e-3, 1e-2, 0.03)
 QUICK = Settings(1, 4, 0.1, 12_800, 500, 3e-3, 1e-2, 0.03)
 
 
