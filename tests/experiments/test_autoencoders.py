@@ -149,6 +149,22 @@ def test_rows_are_held_against_those_trained_alike(how, words):
     assert found == {False: "better", True: "not confirmed"}
 
 
+def test_larger_models_are_trained_as_the_others_and_held_against_none_published():
+    rows = {row.name: row for row in sound_rows()}
+    larger = {name: row for name, row in rows.items() if name.endswith(", 20 latents")}
+    assert len(larger) == 3
+    model = _autoencoders.Work.model
+    for name, row in larger.items():
+        same = rows[name.removesuffix(", 20 latents")]
+        assert (row.num_steps, row.length, row.optimiser) == same[3:6]
+        assert [model(None, one).num_latents for one in (row, same)] == [20, 10]
+        assert row.published == {}
+    found = [likelihood("VIS T=5, Gaussian", -100.0), likelihood(name, -90.0)]
+    claim = autoencoder_story("digits").claims(Numbers(found))[-1]
+    assert claim.verdict == "not confirmed"
+    assert "20 latent values instead of ten, has -90" in claim.why
+
+
 def test_long_rows_are_trained_as_the_others_but_longer():
     rows = {row.name: row for row in sound_rows()}
     long = {name: row for name, row in rows.items() if row.length > 1}

@@ -150,7 +150,7 @@ def test_an_autoencoder_sees_its_class_alone(tmp_path, monkeypatch):
     of_class = work.of_class(1)
     np.testing.assert_array_equal(of_class.data()[0], work.splits.train.images[[1, 3, 4]])
     assert len(of_class.data()) == 1
-    assert of_class.model().num_classes is None
+    assert of_class.model(work.rows()[0]).num_classes is None
     with pytest.raises(InputError, match="1 training images have the label 2"):
         work.of_class(2)
 

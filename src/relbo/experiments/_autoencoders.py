@@ -139,8 +139,8 @@ class Work(AbstractWork):
     def rows(self) -> list[Row]:
         return rows_of(self.protocol)
 
-    def model(self) -> Autoencoder:
-        return autoencoder()
+    def model(self, row: Row) -> Autoencoder:
+        return autoencoder(num_latents=row.num_latents)
 
     def data(self) -> tuple:
         return (self.splits.train.images,)

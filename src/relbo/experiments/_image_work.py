@@ -75,7 +75,7 @@ class AbstractWork(ABC):
         """All rows of the protocol."""
 
     @abstractmethod
-    def model(self) -> Autoencoder:
+    def model(self, row: Row) -> Autoencoder:
         """What is trained."""
 
     @abstractmethod
@@ -157,7 +157,7 @@ class AbstractWork(ABC):
         begin, directory = time.perf_counter(), self._checkpoints(row, seed)
         is_whole = not directory.exists()
         number = len(self.splits.train.images)
-        vae = self.model()
+        vae = self.model(row)
         guide, loss = row.build(vae)
         fitted = fit(
             jr.key(seed),

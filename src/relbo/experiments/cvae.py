@@ -149,8 +149,9 @@ class Work(AbstractWork):
     def rows(self) -> list[Row]:
         return rows_of(self.protocol)
 
-    def model(self) -> Autoencoder:
-        return autoencoder(num_classes=NUM_CLASSES if self.label is None else None)
+    def model(self, row: Row) -> Autoencoder:
+        num_classes = NUM_CLASSES if self.label is None else None
+        return autoencoder(num_latents=row.num_latents, num_classes=num_classes)
 
     def data(self) -> tuple:
         train = self.splits.train
