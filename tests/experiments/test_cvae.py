@@ -19,6 +19,7 @@ from relbo.experiments._class_scores import (
     class_evidence,
     evidence_by_class,
     paper_class_scores,
+    with_steps,
 )
 from relbo.experiments._metrics import over_seeds, read_metrics
 from relbo.experiments._story import Numbers
@@ -169,6 +170,19 @@ def test_ten_autoencoders(tmp_path, monkeypatch):
     assert all(np.isfinite(score) for score in scores.values())
 
 
+def test_steps_at_test_time_mend_a_bad_guess():
+    vae, params, log_evidence = conditional_model()
+    params["encoder$params"] = Wide(jnp.full(NUM_LATENTS, 6.0))  # far from every posterior
+    images = np.asarray(jr.normal(jr.key(3), (4, NUM_PIXELS)))
+    guide, networks = with_steps(vae, params, images, num_steps=20, step_size=0.2)
+    assert "refined_step_size" not in networks
+    found = lambda guide, params: class_evidence(
+        jr.key(4), vae, guide, params, images, num_draws=200, batch_size=2
+    )
+    error = lambda evidence: np.abs(evidence - jax.vmap(log_evidence)(images)).max()
+    assert error(found(guide, networks)) < 5 * 200**-0.5 < error(found(vae.guide, params))
+
+
 def test_papers_average_climbs_and_is_no_evidence():
     vae, params, log_evidence = conditional_model()
     images = jr.normal(jr.key(3), (4, NUM_PIXELS))
@@ -213,8 +227,8 @@ def test_both_protocols(monkeypatch, tmp_path):
     records = read_metrics(outcome.metrics).records
     paper = {r.row: r.paper for r in records if r.protocol == "paper" and r.paper}
     assert paper == cvae.PAPER
-    assert len({r.row for r in records if r.protocol == "sound"}) == 4
-    assert len(outcome.figures) == 7
+    assert len({r.row for r in records if r.protocol == "sound"}) == 6
+    assert len(outcome.figures) == 9
     assert all(claim.verdict != "not run" for claim in cvae.STORY.claims(Numbers(records)))
 
 

@@ -8,12 +8,17 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Scalar
+from numpyro import handlers
 
 from relbo._program import Call
 from relbo.bases import DiagonalNormal
 from relbo.elbo import log_weight
+from relbo.entropy import Gaussian
 from relbo.evaluate import LatentVariableModel
 from relbo.evaluate.importance import log_mean, map_batched
+from relbo.experiments._image_rows import MAX_SCORE
+from relbo.guides import refine
+from relbo.kernels import SGD
 from relbo.models import Autoencoder
 
 Params = dict[str, PyTree]
@@ -76,6 +81,43 @@ def evidence_by_class(
 
     number = len(jax.tree.leaves(params)[0])
     return _of_all(key, one, params, number, jnp.asarray(images), num_draws, batch_size)
+
+
+def with_steps(
+    vae: Autoencoder,
+    params: Params,
+    images: np.ndarray,
+    *,
+    num_steps: int,
+    step_size: float,
+) -> tuple[Any, Params]:
+    """The encoder with steps on its mean, whatever it was trained with, and its parameters.
+
+    Of an image unlike the others the encoder guesses the code badly, and then the evidence of
+    its own class is too low.
+
+    Args:
+        vae: the model.
+        params: as learned; the steps' own are left out.
+        images: some that it is to be used for.
+        num_steps: T.
+        step_size: in the encoder's own units.
+    """
+    guide = refine(
+        vae.guide,
+        vae.model,
+        kernel=SGD(step_size),
+        entropy=Gaussian(),
+        num_steps=num_steps,
+        space="whitened",
+        max_score=MAX_SCORE,
+        anneal=False,
+    )
+    labels = () if vae.num_classes is None else (jnp.zeros(1, int),)
+    with handlers.block(), handlers.seed(rng_seed=0):
+        guide._setup_prototype(images[:1], *labels)
+    networks = {name: value for name, value in params.items() if name.endswith("$params")}
+    return guide, networks
 
 
 def paper_class_scores(
