@@ -25,29 +25,33 @@ NUM_PIXELS, NUM_LATENTS, NOISE = 5, 2, 0.5
 
 @pytest.fixture(scope="module")
 def linear():
+    return linear_model(NUM_PIXELS, NUM_LATENTS)
+
+
+def linear_model(num_pixels, num_latents):
     """A model, its guide, parameters, images, and the exact log p of each."""
     vae = autoencoder(
-        num_pixels=NUM_PIXELS,
-        num_latents=NUM_LATENTS,
+        num_pixels=num_pixels,
+        num_latents=num_latents,
         hidden_sizes=(4,),
-        decoder=partial(eqx.nn.Linear, NUM_LATENTS, NUM_PIXELS),
+        decoder=partial(eqx.nn.Linear, num_latents, num_pixels),
         likelihood=lambda mean: dist.Normal(mean, NOISE).to_event(1),
     )
     guide = relbo.refine(
         vae.guide, vae.model, kernel=relbo.SGD(0.05), entropy=relbo.Gaussian(), num_steps=3
     )
-    images = np.asarray(jr.normal(jr.key(1), (4, NUM_PIXELS)))
+    images = np.asarray(jr.normal(jr.key(1), (4, num_pixels)))
     trace = handlers.trace(handlers.seed(guide, 0)).get_trace(images)
     params = {name: s["value"] for name, s in trace.items() if s["type"] == "param"}
     network = vae.decoder_from(params)
-    covariance = network.weight @ network.weight.T + NOISE**2 * jnp.eye(NUM_PIXELS)
+    covariance = network.weight @ network.weight.T + NOISE**2 * jnp.eye(num_pixels)
     exact = jax.vmap(dist.MultivariateNormal(network.bias, covariance).log_prob)(images)
     return vae, guide, params, images, np.asarray(exact)
 
 
 def test_fitted_importance_sampling_finds_it(linear):
     vae, guide, params, images, exact = linear
-    found = fitted_loglikelihood(jr.key(2), vae, guide, params, images, num_refined=50)
+    found = fitted_loglikelihood(jr.key(2), vae, guide, params, images)
     np.testing.assert_allclose(found.values, exact, atol=0.05)
     assert found.valid_bound
 
@@ -66,6 +70,24 @@ def test_rounds_mend_an_encoder_that_is_far_off(linear):
         )
         errors.append(float(np.max(np.abs(found.values - exact))))
     assert errors[1] < 0.15 < errors[0]
+
+
+def test_a_longer_code_needs_more_draws_a_round():
+    vae, _, params, images, exact = linear_model(30, 20)
+    errors = []
+    for number in (125, None):
+        found = fitted_loglikelihood(
+            jr.key(2),
+            vae,
+            vae.guide,
+            params,
+            images,
+            num_draws=500,
+            num_rounds=12,
+            num_round_draws=number,
+        )
+        errors.append(float(np.mean(np.abs(found.values - exact))))
+    assert errors[1] < 0.3 < errors[0]
 
 
 def test_annealing_finds_it(linear):

@@ -35,7 +35,7 @@ def fitted_loglikelihood(
     *,
     num_draws: int = 1_000,
     num_rounds: int = 6,
-    num_refined: int = 50,
+    num_round_draws: int | None = None,
     batch_size: int = 16,
 ) -> PointwiseEvaluation:
     """log p(x) of each image by importance sampling, with a proposal fitted to its own draws.
@@ -50,24 +50,26 @@ def fitted_loglikelihood(
         params: as learned.
         images: `[n, pixels]`.
         num_draws: weighted draws of each image.
-        num_rounds: of a quarter as many before these, to mend the proposal. An encoder that
-            was not trained to be near the posterior needs several.
-        num_refined: draws of the guide that the first proposal is fitted to.
+        num_rounds: before these, to mend the proposal. An encoder that was not trained to be
+            near the posterior needs several.
+        num_round_draws: of each round; by default what a covariance needs, which is in
+            proportion to the square of the length of z.
         batch_size: images at once.
     """
     draw_key, weigh_key = jr.split(key)
+    num_latents = vae.num_latents
     draws = refined_draws(
-        draw_key, guide, params, images, num_draws=num_refined, batch_size=4 * batch_size
+        draw_key, guide, params, images, num_draws=5 * num_latents, batch_size=4 * batch_size
     )
     return fitted_importance(
         weigh_key,
         LatentVariableModel(vae.loglikelihood_from(params)),
         jnp.asarray(images),
         draws,
-        StandardNormal(jnp.zeros(vae.num_latents)),
+        StandardNormal(jnp.zeros(num_latents)),
         num_draws=num_draws,
         num_rounds=num_rounds,
-        num_round_draws=max(2, num_draws // 4),
+        num_round_draws=num_round_draws or max(num_draws // 4, 5 * num_latents**2 // 4),
         batch_size=batch_size,
         pareto=False,
     )
