@@ -93,7 +93,7 @@ def fitted_importance(
         num_draws: weighted draws of each point.
         num_rounds: how often the proposal is fitted again.
         num_round_draws: draws of each of these rounds; by default `num_draws`. Fewer are
-            cheaper, and enough to fit a proposal to.
+            cheaper, but a covariance needs about as many as the square of the length of z.
         num_components: of the mixture.
         inflation: by how much it is widened, i.
         degrees_of_freedom: of the tails, $\nu$.
