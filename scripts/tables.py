@@ -63,20 +63,18 @@ def _seeds(records: list[Record | None]) -> str:
 
 def likelihoods(results: Results) -> Lines:
     """Every row of the sound protocol that has been run, with what was published of it."""
-    lines: Lines = [("trained as", "seeds")]
+    lines: Lines = [("trained as", "seeds", "seconds an epoch")]
     for label in SETS.values():
-        lines[0] += (label, "bound, training images", "published", "seconds an epoch")
+        lines[0] += (label, "bound, training images", "published")
     for row in sound_rows():
         found = [results.find(name, "sound", row.name, LOG_LIKELIHOOD) for name in SETS]
         if not any(found):
             continue
-        cells = (row.name, _seeds(found))
+        taken = [results.find(name, "sound", row.name, EPOCH_SECONDS) for name in SETS]
+        cells = (row.name, _seeds(found), " / ".join(shown(one, 0) or "-" for one in taken))
         for name, record in zip(SETS, found, strict=True):
             bound = results.find(name, "sound", row.name, OBJECTIVE)
-            taken = results.find(name, "sound", row.name, EPOCH_SECONDS)
-            seconds = "" if taken is None else f"{taken.value:.0f}"
             cells += (shown(record), shown(bound, 1), _published(row.published.get(name)))
-            cells += (seconds,)
         lines.append(cells)
     return lines
 
