@@ -17,7 +17,6 @@ from relbo.evaluate import CategoricalForecast
 from relbo.experiments import InputError, Options, _image_work, cvae
 from relbo.experiments._class_scores import (
     class_evidence,
-    evidence_by_class,
     paper_class_scores,
     with_steps,
 )
@@ -129,7 +128,7 @@ def test_each_class_may_have_its_own_autoencoder():
         "encoder$params": Prior(jnp.zeros((NUM_CLASSES, NUM_LATENTS))),
     }
     images = jr.normal(jr.key(3), (4, NUM_PIXELS))
-    found = evidence_by_class(
+    found = class_evidence(
         jr.key(4), vae, vae.guide, params, np.asarray(images), num_draws=4000, batch_size=2
     )
     for label in range(NUM_CLASSES):

@@ -38,48 +38,21 @@ def class_evidence(
 
     Args:
         key: a random key.
-        vae: a conditional model.
+        vae: a conditional model, or a plain one that each class has its own parameters of.
         guide: a guide of it, refined or not.
-        params: as learned.
+        params: as learned; of a plain model with the classes along the first axis of each leaf.
         images: `[n, pixels]`.
         num_draws: K, for each image and class.
         batch_size: images at once.
     """
 
     def one(params: Params, key: PRNGKeyArray, image: Array, label: Array) -> Scalar:
-        return log_weight(key, params, vae.model, guide, Call((image[None], label[None]), {}))
+        data = (image[None], label[None])
+        if vae.num_classes is None:
+            params, data = jax.tree.map(lambda leaf: leaf[label], params), data[:1]
+        return log_weight(key, params, vae.model, guide, Call(data, {}))
 
-    number = vae.num_classes or 0
-    return _of_all(key, one, params, number, jnp.asarray(images), num_draws, batch_size)
-
-
-def evidence_by_class(
-    key: PRNGKeyArray,
-    vae: Autoencoder,
-    guide: Any,
-    params: Params,
-    images: np.ndarray,
-    *,
-    num_draws: int,
-    batch_size: int = 100,
-) -> Float[Array, "n classes"]:
-    r"""The same where each class has a plain autoencoder of its own.
-
-    Args:
-        key: a random key.
-        vae: what all of them are alike in.
-        guide: a guide of it, refined or not.
-        params: as learned, the classes along the first axis of each leaf.
-        images: `[n, pixels]`.
-        num_draws: K, for each image and class.
-        batch_size: images at once.
-    """
-
-    def one(params: Params, key: PRNGKeyArray, image: Array, label: Array) -> Scalar:
-        of_class = jax.tree.map(lambda leaf: leaf[label], params)
-        return log_weight(key, of_class, vae.model, guide, Call((image[None],), {}))
-
-    number = len(jax.tree.leaves(params)[0])
+    number = vae.num_classes or len(jax.tree.leaves(params)[0])
     return _of_all(key, one, params, number, jnp.asarray(images), num_draws, batch_size)
 
 

@@ -44,7 +44,7 @@ TRAIN_STEPS, TEST_STEPS = 5, 10
 LONG = 6
 """How many times as long the long rows are trained."""
 NUM_LATENTS, MANY_LATENTS = 10, 20
-"""The paper's, and what its images have room for."""
+"""The paper's, and those of the larger models."""
 HIDDEN_SIZES = (200, 200)
 
 Optimiser = Literal["Muon", "Adam"]

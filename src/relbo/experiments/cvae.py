@@ -30,12 +30,7 @@ from relbo.evaluate import (
 )
 from relbo.experiments import InputError, Options, Outcome, Protocol
 from relbo.experiments._cells import Cell, slug
-from relbo.experiments._class_scores import (
-    class_evidence,
-    evidence_by_class,
-    paper_class_scores,
-    with_steps,
-)
+from relbo.experiments._class_scores import class_evidence, paper_class_scores, with_steps
 from relbo.experiments._cvae_story import (
     ABSTAINED,
     ACCURACY,
@@ -222,14 +217,13 @@ class Work(AbstractWork):
         vae, guide, params = trained.vae, trained.guide, trained.params
         images = self.splits.test.images
         if self.protocol == "sound":
-            evidence = evidence_by_class if is_by_class(row) else class_evidence
             for number in (NUM_DRAWS, MANY_DRAWS):
-                found = evidence(key, vae, guide, params, images, num_draws=number)
+                found = class_evidence(key, vae, guide, params, images, num_draws=number)
                 yield f"{row.name}, K = {number}", found
             guide, params = with_steps(
                 vae, params, images, num_steps=MORE_STEPS, step_size=MORE_STEP_SIZE
             )
-            found = evidence(key, vae, guide, params, images, num_draws=MANY_DRAWS)
+            found = class_evidence(key, vae, guide, params, images, num_draws=MANY_DRAWS)
             yield f"{row.name}, K = {MANY_DRAWS}, {MORE_STEPS} steps at test", found
             return
         for num_steps in (TEST_STEPS,) if row.num_steps else (0, TEST_STEPS):
