@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -187,7 +187,9 @@ class Work(AbstractWork):
         """All numbers of every way to test what was trained."""
         found = {}
         observed = jnp.asarray(self.splits.test.labels)
-        for name, evidence in self._evidence(row, seed, trained):
+        kept = dict(self._evidence(row, seed, trained))
+        self._keep(row, seed, kept)
+        for name, evidence in kept.items():
             # All classes are as likely before the image is seen.
             forecast = CategoricalForecast(evidence)
             scores = scores_of(forecast, observed)
@@ -237,6 +239,13 @@ class Work(AbstractWork):
                 num_steps=num_steps,
             )
             yield f"T = {row.num_steps}, {num_steps}", found
+
+    def _keep(self, row: Row, seed: int, evidence: dict[str, Array]) -> None:
+        """For those who would do something else with it: it took longer than the numbers."""
+        directory = self.directory / "evidence"
+        directory.mkdir(parents=True, exist_ok=True)
+        arrays: dict[str, Any] = {name: np.asarray(found) for name, found in evidence.items()}
+        np.savez(directory / f"{self.protocol}-{slug(row.name)}-{seed}.npz", **arrays)
 
     def _how(self, metric: str) -> str:
         """What a number is."""
