@@ -112,7 +112,8 @@ def sound_rows() -> list[Row]:
     # What a method does for a poor optimiser, or for one in a hurry, it may not do for another.
     by_adam = [row._replace(name=f"{row.name}{BY_ADAM}", optimiser="Adam") for row in main[:4]]
     long = [row._replace(name=f"{row.name}{FOR_LONG}", length=LONG) for row in main]
-    larger = [_with_more_latents(row) for row in (main[0], main[2], main[4])]
+    # The long one has more time than the others' steps take.
+    larger = [_with_more_latents(row) for row in (main[0], main[2], main[4], long[0])]
     return rows + by_adam + long + larger
 
 
