@@ -1,5 +1,7 @@
 """The classifier: class evidence against exact evidence, and a very small run."""
 
+from dataclasses import replace
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -15,11 +17,13 @@ from relbo.data import ImageSplit, ImageSplits
 from relbo.entropy import Gaussian
 from relbo.evaluate import CategoricalForecast
 from relbo.experiments import InputError, Options, _image_work, cvae
+from relbo.experiments._cells import Cell
 from relbo.experiments._class_scores import (
     class_evidence,
     paper_class_scores,
     with_steps,
 )
+from relbo.experiments._cvae_story import MIXED
 from relbo.experiments._metrics import over_seeds, read_metrics
 from relbo.experiments._story import Numbers
 from relbo.guides import refine
@@ -167,6 +171,56 @@ def test_ten_autoencoders(tmp_path, monkeypatch):
     scores = work.score(row, 0, trained)
     assert set(scores) > {f"accuracy / {row.name}, K = {number}" for number in (5, 6)}
     assert all(np.isfinite(score) for score in scores.values())
+
+
+def test_seeds_are_mixed_where_all_of_them_are_there(tmp_path):
+    work = small_work(tmp_path, [0, 1, 2, 1])
+    work = replace(work, settings=work.settings._replace(num_seeds=3))
+    row = work.rows()[0]
+    evidence = np.random.RandomState(1).normal(size=(3, 4, 10)).astype(np.float32)
+    for seed in range(3):
+        assert work.mixed(row) == {}
+        work._keep(row, seed, {f"{row.name}, K = 5": evidence[seed]})
+    (name, found), *others = work.mixed(row).items()
+    assert name == f"{row.name}, K = 5, three seeds mixed"
+    assert others == []
+    np.testing.assert_allclose(found, np.log(np.mean(np.exp(evidence), axis=0)), rtol=1e-5)
+    cell = Cell({f"accuracy / {row.name}, K = 5": 0.5}, 1.0, None, "today")
+    records = {(r.row, r.metric): r for r in work.records(row, [cell] * 3)}
+    guesses = np.argmax(np.exp(evidence).sum(axis=0), axis=1)
+    record = records[name, "accuracy"]
+    assert record.value == np.mean(guesses == [0, 1, 2, 1])
+    assert record.seeds == 1
+    # Evidence from other settings, and of a run that began anew, is not taken.
+    assert replace(work, settings=work.settings._replace(learning_rate=1.0)).mixed(row) == {}
+    work.forget(row, 2)
+    assert work.mixed(row) == {}
+
+
+def test_beginning_anew_forgets_the_checkpoints_of_every_class(tmp_path, monkeypatch):
+    monkeypatch.setattr(cvae, "BATCH_SIZE", 1)
+    work = small_work(tmp_path, range(10))
+    row = next(row for row in work.rows() if cvae.is_by_class(row))
+    kept = [work.of_class(label)._checkpoints(row, 0) for label in range(10)]
+    for directory in kept:
+        directory.mkdir(parents=True)
+    work.forget(row, 0)
+    assert not any(directory.exists() for directory in kept)
+
+
+def test_a_mixture_is_not_held_against_one_model():
+    row = lambda name, value: over_seeds(
+        [value, value],
+        experiment="cvae",
+        protocol="sound",
+        row=name,
+        metric=cvae.ACCURACY,
+        estimator="",
+        seconds=0.0,
+    )
+    found = [row("IWAE, K = 5", 0.9), row(f"IWAE, K = 5{MIXED}", 0.99), row("VIS, K = 5", 0.95)]
+    verdicts = {c.text: c.verdict for c in cvae.STORY.claims(Numbers(found))}
+    assert verdicts["Trained under a valid account, it beats IWAE."] == "better"
 
 
 def test_steps_at_test_time_mend_a_bad_guess():

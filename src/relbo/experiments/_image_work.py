@@ -192,8 +192,12 @@ class AbstractWork(ABC):
 
         kept = self.kept(row, seed) if resume else None
         if not resume:
-            shutil.rmtree(self._checkpoints(row, seed), ignore_errors=True)
+            self.forget(row, seed)
         return kept or computed_cell(self._path(row, seed), self._decisive(row), run, compute)
+
+    def forget(self, row: Row, seed: int) -> None:
+        """Removes what a run would go on from."""
+        shutil.rmtree(self._checkpoints(row, seed), ignore_errors=True)
 
     def kept(self, row: Row, seed: int) -> Cell | None:
         """What was found before with the same settings."""

@@ -7,6 +7,7 @@ an estimate of p(x | y). There each class may also have an autoencoder of its ow
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from relbo.evaluate import (
     log_score,
     reliability,
 )
+from relbo.evaluate.importance import log_mean
 from relbo.experiments import InputError, Options, Outcome, Protocol
 from relbo.experiments._cells import Cell, slug
 from relbo.experiments._class_scores import class_evidence, paper_class_scores, with_steps
@@ -36,6 +38,7 @@ from relbo.experiments._cvae_story import (
     ACCURACY,
     CALIBRATION,
     LOG_SCORE,
+    MIXED,
     UTILITY,
 )
 from relbo.experiments._cvae_story import STORY as STORY
@@ -62,6 +65,8 @@ from relbo.models import Autoencoder, autoencoder
 
 NUM_CLASSES = 10
 BY_CLASS = ", one for each class"
+NUM_MIXED = 3
+"""Seeds whose models are mixed, with equal weights."""
 NUM_DRAWS, MANY_DRAWS = 5, 100
 MORE_STEPS, MORE_STEP_SIZE = 20, 0.2
 """At test time, in the encoder's own units; both were chosen on validation images."""
@@ -161,6 +166,13 @@ class Work(AbstractWork):
             return super().train(row, seed)
         return stacked([self.of_class(label).train(row, seed) for label in range(NUM_CLASSES)])
 
+    def forget(self, row: Row, seed: int) -> None:
+        self._evidence_path(row, seed).unlink(missing_ok=True)
+        if self.label is None and is_by_class(row):
+            for label in range(NUM_CLASSES):
+                self.of_class(label).forget(row, seed)
+        super().forget(row, seed)
+
     def of_class(self, label: int) -> Work:
         """The same work on the images of one class alone."""
         train = self.splits.train
@@ -185,25 +197,33 @@ class Work(AbstractWork):
 
     def score(self, row: Row, seed: int, trained: Trained) -> dict[str, float]:
         """All numbers of every way to test what was trained."""
+        evidence = dict(self._evidence(row, seed, trained))
+        self._keep(row, seed, evidence)
+        return self._scores(evidence, is_drawn=seed == 0)
+
+    def _scores(self, evidence: dict[str, Array], *, is_drawn: bool) -> dict[str, float]:
         found = {}
         observed = jnp.asarray(self.splits.test.labels)
-        kept = dict(self._evidence(row, seed, trained))
-        self._keep(row, seed, kept)
-        for name, evidence in kept.items():
+        for way, values in evidence.items():
             # All classes are as likely before the image is seen.
-            forecast = CategoricalForecast(evidence)
+            forecast = CategoricalForecast(values)
             scores = scores_of(forecast, observed)
-            found |= {f"{metric} / {name}": score for metric, score in scores.items()}
-            if seed == 0:
-                stem = self.directory / f"{self.protocol}_reliability_{slug(name)}"
-                draw_reliability(stem, forecast, observed, name)
+            found |= {f"{metric} / {way}": score for metric, score in scores.items()}
+            if is_drawn:
+                stem = self.directory / f"{self.protocol}_reliability_{slug(way)}"
+                draw_reliability(stem, forecast, observed, way)
         return found
 
     def records(self, row: Row, cells: Sequence[Cell]) -> Iterator[Record]:
-        for name in dict.fromkeys(name for cell in cells for name in cell.scores):
+        found = {
+            name: [cell.scores[name] for cell in cells if name in cell.scores]
+            for name in dict.fromkeys(name for cell in cells for name in cell.scores)
+        }
+        mixed = self._scores(self.mixed(row), is_drawn=True)
+        for name, values in [*found.items(), *((name, [mixed[name]]) for name in mixed)]:
             metric, _, test = name.partition(" / ")
             yield over_seeds(
-                [cell.scores[name] for cell in cells if name in cell.scores],
+                values,
                 experiment="cvae",
                 protocol=self.protocol,
                 row=test,
@@ -240,12 +260,33 @@ class Work(AbstractWork):
             )
             yield f"T = {row.num_steps}, {num_steps}", found
 
+    def mixed(self, row: Row) -> dict[str, Array]:
+        """The evidence of a mixture of the first seeds' models, where all of it was kept."""
+        if self.protocol == "paper" or self.settings.num_seeds < NUM_MIXED:
+            return {}
+        found = [self._kept_evidence(row, seed) for seed in range(NUM_MIXED)]
+        if not all(found):
+            return {}
+        over = lambda way: log_mean(jnp.stack([one[way] for one in found], axis=-1)).value
+        return {f"{way}{MIXED}": over(way) for way in found[0]}
+
     def _keep(self, row: Row, seed: int, evidence: dict[str, Array]) -> None:
-        """For those who would do something else with it: it took longer than the numbers."""
-        directory = self.directory / "evidence"
-        directory.mkdir(parents=True, exist_ok=True)
-        arrays: dict[str, Any] = {name: np.asarray(found) for name, found in evidence.items()}
-        np.savez(directory / f"{self.protocol}-{slug(row.name)}-{seed}.npz", **arrays)
+        """It takes far longer to find than the numbers that are made of it."""
+        path = self._evidence_path(row, seed)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        arrays: dict[str, Any] = {way: np.asarray(values) for way, values in evidence.items()}
+        np.savez(path, settings=json.dumps(self._decisive(row)), **arrays)
+
+    def _kept_evidence(self, row: Row, seed: int) -> dict[str, Array]:
+        """Nothing where there is none, or what there is was found with other settings."""
+        path = self._evidence_path(row, seed)
+        found = dict(np.load(path)) if path.exists() else {}
+        if str(found.pop("settings", "")) != json.dumps(self._decisive(row)):
+            return {}
+        return {way: jnp.asarray(values) for way, values in found.items()}
+
+    def _evidence_path(self, row: Row, seed: int) -> Path:
+        return self.directory / "evidence" / f"{self.protocol}-{slug(row.name)}-{seed}.npz"
 
     def _how(self, metric: str) -> str:
         """What a number is."""
