@@ -94,6 +94,19 @@ def main_likelihoods(results: Results) -> Lines:
     return lines
 
 
+def published_draw(results: Results) -> Lines:
+    """Rows on the binarization that the published figures are of, beside those on our own."""
+    other = Results(results.directory / "published-draw")
+    lines: Lines = [("trained as", "our own draw", "the published one", "published")]
+    for row in sound_rows():
+        found = other.find("vae-mnist", "sound", row.name, LOG_LIKELIHOOD)
+        if found is not None:
+            ours = results.find("vae-mnist", "sound", row.name, LOG_LIKELIHOOD)
+            published = _published(row.published.get("vae-mnist"))
+            lines.append((row.name, shown(ours), shown(found), published))
+    return lines
+
+
 def surrogates(results: Results) -> Lines:
     """The paper's estimate beside the log-likelihood of the same model."""
     lines: Lines = [("data", "trained as", "the paper's estimate", "paper", "log-likelihood")]
@@ -133,6 +146,7 @@ def _published(figure: float | None) -> str:
 TABLES: dict[str, Callable[[Results], Lines]] = {
     "likelihoods": likelihoods,
     "main-likelihoods": main_likelihoods,
+    "published-draw": published_draw,
     "surrogates": surrogates,
     "classifiers": classifiers,
 }
