@@ -23,7 +23,7 @@ from relbo.experiments._class_scores import (
     paper_class_scores,
     with_steps,
 )
-from relbo.experiments._cvae_story import MIXED
+from relbo.experiments._cvae_story import POOLED
 from relbo.experiments._metrics import over_seeds, read_metrics
 from relbo.experiments._story import Numbers
 from relbo.guides import refine
@@ -173,28 +173,28 @@ def test_ten_autoencoders(tmp_path, monkeypatch):
     assert all(np.isfinite(score) for score in scores.values())
 
 
-def test_seeds_are_mixed_where_all_of_them_are_there(tmp_path):
+def test_seeds_guess_together_where_all_of_them_are_there(tmp_path):
     work = small_work(tmp_path, [0, 1, 2, 1])
     work = replace(work, settings=work.settings._replace(num_seeds=3))
     row = work.rows()[0]
     evidence = np.random.RandomState(1).normal(size=(3, 4, 10)).astype(np.float32)
     for seed in range(3):
-        assert work.mixed(row) == {}
+        assert work.pooled(row) == {}
         work._keep(row, seed, {f"{row.name}, K = 5": evidence[seed]})
-    (name, found), *others = work.mixed(row).items()
-    assert name == f"{row.name}, K = 5, three seeds mixed"
+    (name, found), *others = work.pooled(row).items()
+    assert name == f"{row.name}, K = 5, three seeds together"
     assert others == []
-    np.testing.assert_allclose(found, np.log(np.mean(np.exp(evidence), axis=0)), rtol=1e-5)
+    np.testing.assert_allclose(found, evidence.mean(axis=0), rtol=1e-5)
     cell = Cell({f"accuracy / {row.name}, K = 5": 0.5}, 1.0, None, "today")
     records = {(r.row, r.metric): r for r in work.records(row, [cell] * 3)}
-    guesses = np.argmax(np.exp(evidence).sum(axis=0), axis=1)
+    guesses = np.argmax(evidence.sum(axis=0), axis=1)
     record = records[name, "accuracy"]
     assert record.value == np.mean(guesses == [0, 1, 2, 1])
     assert record.seeds == 1
     # Evidence from other settings, and of a run that began anew, is not taken.
-    assert replace(work, settings=work.settings._replace(learning_rate=1.0)).mixed(row) == {}
+    assert replace(work, settings=work.settings._replace(learning_rate=1.0)).pooled(row) == {}
     work.forget(row, 2)
-    assert work.mixed(row) == {}
+    assert work.pooled(row) == {}
 
 
 def test_beginning_anew_forgets_the_checkpoints_of_every_class(tmp_path, monkeypatch):
@@ -208,7 +208,7 @@ def test_beginning_anew_forgets_the_checkpoints_of_every_class(tmp_path, monkeyp
     assert not any(directory.exists() for directory in kept)
 
 
-def test_a_mixture_is_not_held_against_one_model():
+def test_several_models_are_not_held_against_one():
     row = lambda name, value: over_seeds(
         [value, value],
         experiment="cvae",
@@ -218,7 +218,11 @@ def test_a_mixture_is_not_held_against_one_model():
         estimator="",
         seconds=0.0,
     )
-    found = [row("IWAE, K = 5", 0.9), row(f"IWAE, K = 5{MIXED}", 0.99), row("VIS, K = 5", 0.95)]
+    found = [
+        row("IWAE, K = 5", 0.9),
+        row(f"IWAE, K = 5{POOLED}", 0.99),
+        row("VIS, K = 5", 0.95),
+    ]
     verdicts = {c.text: c.verdict for c in cvae.STORY.claims(Numbers(found))}
     assert verdicts["Trained under a valid account, it beats IWAE."] == "better"
 

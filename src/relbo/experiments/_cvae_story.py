@@ -13,8 +13,8 @@ from relbo.experiments._story import (
 
 ACCURACY, CALIBRATION = "accuracy", "calibration error"
 LOG_SCORE, UTILITY, ABSTAINED = "log score", "utility", "abstained"
-MIXED = ", three seeds mixed"
-"""At the end of a row's name: a mixture is not held against one model."""
+POOLED = ", three seeds together"
+"""At the end of a row's name: several models are not held against one."""
 _HELPS: tuple[Question, ...] = ("Q3",)
 
 
@@ -34,7 +34,7 @@ def _trained_with_steps(numbers: Numbers) -> Claim:
 
 
 def _sound(numbers: Numbers, metric: str, text: str) -> Claim:
-    found = [r for r in numbers.all("sound", metric=metric) if not r.row.endswith(MIXED)]
+    found = [r for r in numbers.all("sound", metric=metric) if not r.row.endswith(POOLED)]
     ours, other = (best([r for r in found if r.row.startswith(n)]) for n in ("VIS", "IWAE"))
     if ours is None or other is None:
         return not_run(text, _HELPS, "sound")

@@ -29,7 +29,6 @@ from relbo.evaluate import (
     log_score,
     reliability,
 )
-from relbo.evaluate.importance import log_mean
 from relbo.experiments import InputError, Options, Outcome, Protocol
 from relbo.experiments._cells import Cell, slug
 from relbo.experiments._class_scores import class_evidence, paper_class_scores, with_steps
@@ -38,7 +37,7 @@ from relbo.experiments._cvae_story import (
     ACCURACY,
     CALIBRATION,
     LOG_SCORE,
-    MIXED,
+    POOLED,
     UTILITY,
 )
 from relbo.experiments._cvae_story import STORY as STORY
@@ -65,8 +64,8 @@ from relbo.models import Autoencoder, autoencoder
 
 NUM_CLASSES = 10
 BY_CLASS = ", one for each class"
-NUM_MIXED = 3
-"""Seeds whose models are mixed, with equal weights."""
+NUM_POOLED = 3
+"""Seeds whose models guess together."""
 NUM_DRAWS, MANY_DRAWS = 5, 100
 MORE_STEPS, MORE_STEP_SIZE = 20, 0.2
 """At test time, in the encoder's own units; both were chosen on validation images."""
@@ -219,8 +218,8 @@ class Work(AbstractWork):
             name: [cell.scores[name] for cell in cells if name in cell.scores]
             for name in dict.fromkeys(name for cell in cells for name in cell.scores)
         }
-        mixed = self._scores(self.mixed(row), is_drawn=True)
-        for name, values in [*found.items(), *((name, [mixed[name]]) for name in mixed)]:
+        pooled = self._scores(self.pooled(row), is_drawn=True)
+        for name, values in [*found.items(), *((name, [pooled[name]]) for name in pooled)]:
             metric, _, test = name.partition(" / ")
             yield over_seeds(
                 values,
@@ -260,15 +259,18 @@ class Work(AbstractWork):
             )
             yield f"T = {row.num_steps}, {num_steps}", found
 
-    def mixed(self, row: Row) -> dict[str, Array]:
-        """The evidence of a mixture of the first seeds' models, where all of it was kept."""
-        if self.protocol == "paper" or self.settings.num_seeds < NUM_MIXED:
+    def pooled(self, row: Row) -> dict[str, Array]:
+        """The mean log evidence of the first seeds' models, where all of it was kept.
+
+        A mixture of them would listen, in each class, to the one that likes the image best.
+        """
+        if self.protocol == "paper" or self.settings.num_seeds < NUM_POOLED:
             return {}
-        found = [self._kept_evidence(row, seed) for seed in range(NUM_MIXED)]
+        found = [self._kept_evidence(row, seed) for seed in range(NUM_POOLED)]
         if not all(found):
             return {}
-        over = lambda way: log_mean(jnp.stack([one[way] for one in found], axis=-1)).value
-        return {f"{way}{MIXED}": over(way) for way in found[0]}
+        mean = lambda way: jnp.mean(jnp.stack([one[way] for one in found]), axis=0)
+        return {f"{way}{POOLED}": mean(way) for way in found[0]}
 
     def _keep(self, row: Row, seed: int, evidence: dict[str, Array]) -> None:
         """It takes far longer to find than the numbers that are made of it."""
