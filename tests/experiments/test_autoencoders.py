@@ -17,6 +17,7 @@ from relbo.experiments import (
     vae_mnist,
 )
 from relbo.experiments._autoencoders_story import autoencoder_story
+from relbo.experiments._cells import Cell
 from relbo.experiments._image_rows import rows_of, sound_rows
 from relbo.experiments._metrics import over_seeds, read_metrics
 from relbo.experiments._story import Numbers
@@ -87,6 +88,16 @@ def test_other_images_are_another_run(tiny_run, tmp_path, capsys):
     capsys.readouterr()
     tiny_run(vae_mnist, "sound", only=("VAE",), resume=True)
     assert "1 fits to do" in capsys.readouterr().out
+
+
+def test_rows_of_one_protocol_leave_the_other_alone(tiny_run, monkeypatch, tmp_path):
+    found = Cell({_autoencoders.LOG_LIKELIHOOD: -1.0}, 0.0, None, "today")
+    monkeypatch.setattr(_autoencoders.Work, "run", lambda *_, **__: found)
+    options = Options(("paper", "sound"), quick=True, data_dir=tmp_path, only=("IWAE",))
+    records = read_metrics(vae_mnist.run(tmp_path / "out", options).metrics).records
+    assert {(record.protocol, record.row) for record in records} == {("sound", "IWAE")}
+    with pytest.raises(InputError, match="--only IWAE: it is no row of --protocol paper"):
+        tiny_run(vae_mnist, "paper", only=("IWAE",))
 
 
 @slow

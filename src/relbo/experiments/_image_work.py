@@ -256,7 +256,8 @@ def run_images(
     if metrics.exists():
         read_metrics(metrics)  # one that is broken is better known now than after the work
     for protocol in options.protocols:
-        _run_work(name, work_for(protocol), rows[protocol], metrics, options)
+        if rows[protocol]:  # those asked for may all be of the other one
+            _run_work(name, work_for(protocol), rows[protocol], metrics, options)
     return metrics
 
 
@@ -328,15 +329,21 @@ def chosen_rows(
         options: from the command line.
         quick: the names of the rows of a quick run, unless others are asked for.
     """
-    wanted = options.only or (quick if options.quick else ())
+    wanted: Sequence[str] = options.only or (quick if options.quick else ())
     known = dict.fromkeys(row.name for row in rows_of("paper") + rows_of("sound"))
     unknown = [name for name in wanted if name not in known]
     if unknown:
         raise InputError(f"--only {unknown[0]}: there are the rows {'; '.join(known)}")
-    return {
+    chosen: dict[Protocol, list[Row]] = {
         protocol: [row for row in rows_of(protocol) if not wanted or row.name in wanted]
         for protocol in options.protocols
     }
+    if not any(chosen.values()):
+        raise InputError(
+            f"--only {wanted[0]}: it is no row of --protocol {options.protocols[0]}; "
+            "take the other one, or both"
+        )
+    return chosen
 
 
 def loaded_images(
