@@ -96,7 +96,7 @@ def test_rows_of_one_protocol_leave_the_other_alone(tiny_run, monkeypatch, tmp_p
     options = Options(("paper", "sound"), quick=True, data_dir=tmp_path, only=("IWAE",))
     records = read_metrics(vae_mnist.run(tmp_path / "out", options).metrics).records
     assert {(record.protocol, record.row) for record in records} == {("sound", "IWAE")}
-    with pytest.raises(InputError, match="--only IWAE: it is no row of --protocol paper"):
+    with pytest.raises(InputError, match="--only IWAE: no row of --protocol paper"):
         tiny_run(vae_mnist, "paper", only=("IWAE",))
 
 

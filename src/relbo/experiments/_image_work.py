@@ -329,7 +329,7 @@ def chosen_rows(
         options: from the command line.
         quick: the names of the rows of a quick run, unless others are asked for.
     """
-    wanted: Sequence[str] = options.only or (quick if options.quick else ())
+    wanted = options.only or (quick if options.quick else ())
     known = dict.fromkeys(row.name for row in rows_of("paper") + rows_of("sound"))
     unknown = [name for name in wanted if name not in known]
     if unknown:
@@ -340,7 +340,7 @@ def chosen_rows(
     }
     if not any(chosen.values()):
         raise InputError(
-            f"--only {wanted[0]}: it is no row of --protocol {options.protocols[0]}; "
+            f"--only {'; '.join(wanted)}: no row of --protocol {options.protocols[0]}; "
             "take the other one, or both"
         )
     return chosen
