@@ -8,6 +8,7 @@ an estimate of p(x | y). There each class may also have an autoencoder of its ow
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -355,7 +356,7 @@ def draw_reliability(
     axes.set_ylim(-0.02, 1.08)
     axes.set_xlabel("probability of the guess")
     axes.set_ylabel("how often it is right, and of how many")
-    axes.set_title(title, fontsize=10)
+    axes.set_title(textwrap.fill(title, 48), fontsize=10)
     axes.legend(frameon=False)
     return save_figure(figure, stem)
 
