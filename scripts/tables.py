@@ -47,13 +47,14 @@ class Results:
         return next(found, None)
 
 
-def shown(record: Record | None, digits: int = 2) -> str:
+def shown(record: Record | None, digits: int = 2, *, has_error: bool = True) -> str:
     """A number with its standard error over seeds, or a word for its lack."""
     if record is None:
         return ""
     if record.value is None:
         return "not finite"
-    error = "" if record.stderr is None else f" ± {record.stderr:.{digits}f}"
+    is_bare = record.stderr is None or not has_error
+    error = "" if is_bare else f" ± {record.stderr:.{digits}f}"
     return f"{record.value:.{digits}f}{error}"
 
 
@@ -65,17 +66,21 @@ def likelihoods(results: Results) -> Lines:
     """Every row of the sound protocol that has been run, with what was published of it."""
     lines: Lines = [("trained as", "seeds", "seconds an epoch")]
     for label in SETS.values():
-        lines[0] += (label, "bound, training images", "published")
+        lines[0] += (label, "in training")
+    lines[0] += ("published",)
     for row in sound_rows():
         found = [results.find(name, "sound", row.name, LOG_LIKELIHOOD) for name in SETS]
         if not any(found):
             continue
         taken = [results.find(name, "sound", row.name, EPOCH_SECONDS) for name in SETS]
-        cells = (row.name, _seeds(found), " / ".join(shown(one, 0) or "-" for one in taken))
+        seconds = (shown(one, 0, has_error=False) or "-" for one in taken)
+        cells = (row.name, _seeds(found), " / ".join(seconds))
         for name, record in zip(SETS, found, strict=True):
             bound = results.find(name, "sound", row.name, OBJECTIVE)
-            cells += (shown(record), shown(bound, 1), _published(row.published.get(name)))
-        lines.append(cells)
+            trained = shown(bound, 1, has_error=False)
+            cells += (shown(record), trained)
+        published = " / ".join(f"{row.published[name]:g}" for name in SETS if row.published)
+        lines.append((*cells, published))
     return lines
 
 
