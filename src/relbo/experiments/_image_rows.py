@@ -98,7 +98,7 @@ def sound_rows() -> list[Row]:
         ),
         Row("UIVI", _semi_implicit(UIVI), 40),
         Row("HMC-DLGM", lambda vae: (vae.guide, HamiltonianDLGM(vae)), 40, remark="one chain"),
-        Row("SIVI", _semi_implicit(SIVI), 40),
+        Row("SIVI", _semi_implicit(SIVI), 120),
         Row("VCD", lambda vae: (vae.guide, ContrastiveDivergence(vae)), 50, remark="one chain"),
         refined_row(
             "VIS T=1, change of variables, importance-weighted",
