@@ -173,14 +173,19 @@ def test_ten_autoencoders(tmp_path, monkeypatch):
     assert all(np.isfinite(score) for score in scores.values())
 
 
-def test_seeds_guess_together_where_all_of_them_are_there(tmp_path):
+def test_seeds_guess_together_where_all_of_them_are_there(tmp_path, monkeypatch):
     work = small_work(tmp_path, [0, 1, 2, 1])
     work = replace(work, settings=work.settings._replace(num_seeds=3))
     row = work.rows()[0]
     evidence = np.random.RandomState(1).normal(size=(3, 4, 10)).astype(np.float32)
+    found_by = lambda _, row, seed, trained: [(f"{row.name}, K = 5", evidence[seed])]
+    monkeypatch.setattr(cvae.Work, "_evidence", found_by)
+    drawn = lambda: {path.stem for path in tmp_path.glob("*.png")}
     for seed in range(3):
         assert work.pooled(row) == {}
-        work._keep(row, seed, {f"{row.name}, K = 5": evidence[seed]})
+        work.score(row, seed, None)
+        assert any("together" in stem for stem in drawn()) == (seed == 2)
+    assert len(drawn()) == 2
     (name, found), *others = work.pooled(row).items()
     assert name == f"{row.name}, K = 5, three seeds together"
     assert others == []

@@ -199,28 +199,32 @@ class Work(AbstractWork):
         """All numbers of every way to test what was trained."""
         evidence = dict(self._evidence(row, seed, trained))
         self._keep(row, seed, evidence)
-        return self._scores(evidence, is_drawn=seed == 0)
+        self._draw({**(evidence if seed == 0 else {}), **self.pooled(row)})
+        return self._scores(evidence)
 
-    def _scores(self, evidence: dict[str, Array], *, is_drawn: bool) -> dict[str, float]:
-        found = {}
+    def _scores(self, evidence: dict[str, Array]) -> dict[str, float]:
+        # All classes are as likely before the image is seen, here and where it is drawn.
+        observed = jnp.asarray(self.splits.test.labels)
+        return {
+            f"{metric} / {way}": score
+            for way, values in evidence.items()
+            for metric, score in scores_of(CategoricalForecast(values), observed).items()
+        }
+
+    def _draw(self, evidence: dict[str, Array]) -> None:
         observed = jnp.asarray(self.splits.test.labels)
         for way, values in evidence.items():
-            # All classes are as likely before the image is seen.
-            forecast = CategoricalForecast(values)
-            scores = scores_of(forecast, observed)
-            found |= {f"{metric} / {way}": score for metric, score in scores.items()}
-            if is_drawn:
-                stem = self.directory / f"{self.protocol}_reliability_{slug(way)}"
-                draw_reliability(stem, forecast, observed, way)
-        return found
+            stem = self.directory / f"{self.protocol}_reliability_{slug(way)}"
+            draw_reliability(stem, CategoricalForecast(values), observed, way)
 
     def records(self, row: Row, cells: Sequence[Cell]) -> Iterator[Record]:
         found = {
             name: [cell.scores[name] for cell in cells if name in cell.scores]
             for name in dict.fromkeys(name for cell in cells for name in cell.scores)
         }
-        pooled = self._scores(self.pooled(row), is_drawn=True)
-        for name, values in [*found.items(), *((name, [pooled[name]]) for name in pooled)]:
+        pooled = self._scores(self.pooled(row))
+        found |= {name: [score] for name, score in pooled.items()}
+        for name, values in found.items():
             metric, _, test = name.partition(" / ")
             yield over_seeds(
                 values,
