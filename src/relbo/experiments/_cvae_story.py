@@ -1,5 +1,6 @@
 """What the report says of the classifier."""
 
+from relbo.experiments._metrics import Record
 from relbo.experiments._story import (
     Claim,
     Numbers,
@@ -33,9 +34,13 @@ def _trained_with_steps(numbers: Numbers) -> Claim:
     return Claim(text, "reproduced" if gained.is_clear else "not confirmed", words, _HELPS)
 
 
+def _of_one_model(numbers: Numbers, metric: str, row: str = "") -> list[Record]:
+    found = numbers.all("sound", row, metric)
+    return [record for record in found if not record.row.endswith(POOLED)]
+
+
 def _sound(numbers: Numbers, metric: str, text: str) -> Claim:
-    found = [r for r in numbers.all("sound", metric=metric) if not r.row.endswith(POOLED)]
-    ours, other = (best([r for r in found if r.row.startswith(n)]) for n in ("VIS", "IWAE"))
+    ours, other = (best(_of_one_model(numbers, metric, row)) for row in ("VIS", "IWAE"))
     if ours is None or other is None:
         return not_run(text, _HELPS, "sound")
     gained = compare(ours, other)
@@ -48,7 +53,7 @@ def _sound(numbers: Numbers, metric: str, text: str) -> Claim:
 
 def _weighted(numbers: Numbers) -> Claim:
     text = "Class evidence from weighted draws is better calibrated than the printed average."
-    ours = best(numbers.all("sound", metric=CALIBRATION), lower_is_better=True)
+    ours = best(_of_one_model(numbers, CALIBRATION), lower_is_better=True)
     printed = best(numbers.all("paper", metric=CALIBRATION), lower_is_better=True)
     if ours is None or printed is None:
         return not_run(text, _HELPS)
