@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from relbo.models._product import product
+
 
 class DenseLayers(eqx.Module):
     """Dense layers with a relu between them.
@@ -36,9 +38,9 @@ class DenseLayers(eqx.Module):
     def __call__(self, inputs: Float[Array, " in"]) -> Float[Array, " out"]:
         *hidden, last = zip(self.weights, self.biases, strict=True)
         for weight, bias in hidden:
-            inputs = jax.nn.relu(inputs @ weight + bias)
+            inputs = jax.nn.relu(product(inputs, weight) + bias)
         weight, bias = last
-        return inputs @ weight + bias
+        return product(inputs, weight) + bias
 
 
 class NormalEncoder(eqx.Module):
@@ -68,7 +70,7 @@ class NormalEncoder(eqx.Module):
         # Part by part and not joined: an image seen under each label is multiplied once.
         (weight,), (seen,) = self.first.weights, self.first.biases
         for part in inputs:
-            seen = seen + part @ weight[: len(part)]
+            seen = seen + product(part, weight[: len(part)])
             weight = weight[len(part) :]
         of_loc, of_scale = jnp.split(seen, 2)
         if self.loc.weights:

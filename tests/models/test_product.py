@@ -1,0 +1,86 @@
+"""A product with shared weights, against `@`."""
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+from relbo.models._product import product
+
+POINTS = jr.normal(jr.key(0), (2, 3, 4))
+WEIGHTS = jr.normal(jr.key(1), (4, 5))
+
+
+def _plain(point, weights):
+    return point @ weights
+
+
+def _over_two_axes(multiply):
+    return jax.vmap(jax.vmap(multiply, (0, None)), (0, None))
+
+
+def _bent(multiply):
+    """Not linear in either argument, so that second derivatives say something."""
+    return lambda points, weights: jnp.sum(
+        jnp.sin(_over_two_axes(multiply)(points, jnp.tanh(weights))) ** 2
+    )
+
+
+def _step_inside(multiply):
+    """The gradient of a gradient, as the steps of a sampler have it, for each point alone."""
+
+    def of_one(point, weights):
+        climb = jax.grad(lambda z: jnp.sum(jnp.sin(multiply(z, weights))))
+        return jnp.sum(jnp.cos(multiply(point + 0.1 * climb(point), weights)))
+
+    return lambda points, weights: jnp.sum(_over_two_axes(of_one)(points, weights))
+
+
+def _assert_close(found, expected):
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5)
+
+
+TRANSFORMS = {
+    "value": lambda fn: fn,
+    "gradient": lambda fn: jax.grad(fn, (0, 1)),
+    "reverse over reverse": lambda fn: jax.jacrev(jax.grad(fn, (0, 1)), (0, 1)),
+    "forward over reverse": lambda fn: jax.jacfwd(jax.grad(fn, (0, 1)), (0, 1)),
+    "reverse over forward": lambda fn: jax.jacrev(jax.jacfwd(fn, (0, 1)), (0, 1)),
+}
+
+
+@pytest.mark.parametrize("function", [_bent, _step_inside])
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_values_and_derivatives_are_those_of_the_plain_product(transform, function):
+    found, expected = (
+        jax.jit(TRANSFORMS[transform](function(multiply)))(POINTS, WEIGHTS)
+        for multiply in (product, _plain)
+    )
+    _assert_close(found, expected)
+
+
+@pytest.mark.parametrize("axes", [(0, None), (None, 0), (0, 0), (1, 1)])
+def test_weights_may_be_vectorised_over_too(axes):
+    point = jr.normal(jr.key(2), (4,) if axes[0] is None else (4, 4))
+    weights = WEIGHTS if axes[1] is None else jr.normal(jr.key(3), (4, 4, 5))
+
+    def run(multiply):
+        squared = lambda point, weights: jnp.sum(multiply(point, weights) ** 2)
+        return jax.jit(jax.vmap(jax.value_and_grad(squared, (0, 1)), axes))(point, weights)
+
+    _assert_close(run(product), run(_plain))
+
+
+def test_every_factor_is_a_matrix():
+    gradient = jax.grad(_step_inside(product), (0, 1))
+    program = jax.jit(gradient).lower(POINTS, WEIGHTS).as_text()
+    products = [line for line in program.splitlines() if "dot_general" in line]
+    assert len(products) >= 6
+    shapes = [part.split(">")[0] for line in products for part in line.split("tensor<")[1:]]
+    assert all(shape.count("x") == 2 for shape in shapes), shapes
+
+
+def test_numbers_of_two_precisions_meet_in_the_finer():
+    assert product(jnp.ones(4, jnp.bfloat16), WEIGHTS).dtype == WEIGHTS.dtype
