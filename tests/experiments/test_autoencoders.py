@@ -188,11 +188,26 @@ def test_long_rows_are_trained_as_the_others_but_longer():
         assert row.num_passes == rows[name.removesuffix(", long")].num_passes
 
 
-def test_optimisers_move_what_they_say():
-    """Each weight by itself: zero gradients leave the decay, which is the matrices' alone."""
+def tiny_work(protocol):
     split = ImageSplit(np.zeros((200, 784)), np.zeros(200))
     splits = ImageSplits(split, split, split)
-    work = _autoencoders.Work("sound", TINY, splits, Path(), vae_mnist.DATASET)
+    return _autoencoders.Work(protocol, TINY, splits, Path(), vae_mnist.DATASET)
+
+
+def test_rows_with_more_temperatures_say_so_and_are_not_taken_for_those_with_fewer():
+    work = tiny_work("paper")
+    plain, *refined = rows_of("paper")
+    cell = Cell({_autoencoders.ANNEALED: -1.0}, 0.0, None, "")
+    for row, number in ((plain, 4), *((row, 8) for row in refined)):
+        (record,) = work.records(row, [cell])
+        assert f", {number} temperatures" in record.estimator
+        fewer = row._replace(annealing=1)
+        assert (work._decisive(row) == work._decisive(fewer)) == (number == 4)
+
+
+def test_optimisers_move_what_they_say():
+    """Each weight by itself: zero gradients leave the decay, which is the matrices' alone."""
+    work = tiny_work("sound")
     params = {"matrix": jnp.ones((20, 30)), "pixels": jnp.ones((784, 30)), "bias": jnp.ones(30)}
     moved = {}
     for optimiser in ("Muon", "Adam"):

@@ -178,7 +178,7 @@ class Work(AbstractWork):
                 vae,
                 params,
                 test[::stride],
-                num_temperatures=self.settings.num_temperatures,
+                num_temperatures=self._num_temperatures(row),
             )
             scores[ANNEALED] = slow = annealed.mean().value
             scores[GAP] = slow - float(np.mean(fitted.values[::stride]))
@@ -196,7 +196,7 @@ class Work(AbstractWork):
                 protocol=self.protocol,
                 row=other or row.name,
                 metric=name,
-                estimator=self._how(name) + self.words(row),
+                estimator=self._how(name, row) + self.words(row),
                 seconds=sum(cell.seconds for cell in cells),
                 valid_bound=is_bound.get(name),
                 paper=self._published(row, name, other),
@@ -247,7 +247,10 @@ class Work(AbstractWork):
             return row.published.get(self.dataset.experiment)
         return None
 
-    def _how(self, metric: str) -> str:
+    def _num_temperatures(self, row: Row) -> int:
+        return row.annealing * self.settings.num_temperatures
+
+    def _how(self, metric: str, row: Row) -> str:
         """What an estimate is."""
         number = len(self.splits.test.images)
         part = min(self.settings.num_annealed, number)
@@ -255,7 +258,7 @@ class Work(AbstractWork):
             LOG_LIKELIHOOD: f"importance sampling, {self.settings.num_draws} draws an image "
             f"from a proposal fitted {self.settings.num_rounds + 1} times, first to its own "
             f"draws, {number} test images; ",
-            ANNEALED: f"annealed importance sampling, {self.settings.num_temperatures} "
+            ANNEALED: f"annealed importance sampling, {self._num_temperatures(row)} "
             f"temperatures, {part} images taken evenly from the test images; ",
             GAP: f"the two estimates on the same {part} images; ",
             PAPER_ESTIMATE: "log-mean-exp of 10 draws after their steps without noise, over a "

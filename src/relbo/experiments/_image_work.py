@@ -217,7 +217,9 @@ class AbstractWork(ABC):
             settings.pop(name)
         images = {"train": self.splits.train.images, "test": self.splits.test.images}
         sums = {part: _checksum(values) for part, values in images.items()}
-        return {**settings, **sums, "training": self.words(row)}
+        # Left out where there is none, so that cells of before it was there are still good.
+        more = {"annealing": row.annealing} if row.annealing > 1 else {}
+        return {**settings, **sums, **more, "training": self.words(row)}
 
 
 def _matrices(params: Any) -> Any:
