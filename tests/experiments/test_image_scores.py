@@ -49,9 +49,16 @@ def linear_model(num_pixels, num_latents):
     return vae, guide, params, images, np.asarray(exact)
 
 
+def estimate(vae, guide, params, images, **options):
+    draw_key, weigh_key = jr.split(jr.key(2))
+    number = 5 * vae.num_latents
+    draws = refined_draws(draw_key, guide, params, images, num_draws=number)
+    return fitted_loglikelihood(weigh_key, vae, params, images, draws, **options)
+
+
 def test_fitted_importance_sampling_finds_it(linear):
     vae, guide, params, images, exact = linear
-    found = fitted_loglikelihood(jr.key(2), vae, guide, params, images)
+    found = estimate(vae, guide, params, images)
     np.testing.assert_allclose(found.values, exact, atol=0.05)
     assert found.valid_bound
 
@@ -65,9 +72,7 @@ def test_rounds_mend_an_encoder_that_is_far_off(linear):
     far = {**params, "encoder$params": moved}
     errors = []
     for num_rounds in (0, 6):
-        found = fitted_loglikelihood(
-            jr.key(2), vae, vae.guide, far, images, num_draws=100, num_rounds=num_rounds
-        )
+        found = estimate(vae, vae.guide, far, images, num_draws=100, num_rounds=num_rounds)
         errors.append(float(np.max(np.abs(found.values - exact))))
     assert errors[1] < 0.15 < errors[0]
 
@@ -76,8 +81,7 @@ def test_a_longer_code_needs_more_draws_a_round():
     vae, _, params, images, exact = linear_model(30, 20)
     errors = []
     for number in (125, None):
-        found = fitted_loglikelihood(
-            jr.key(2),
+        found = estimate(
             vae,
             vae.guide,
             params,

@@ -8,6 +8,11 @@ _VALID_SHARE = 6
 """One training image in so many is kept for validation: 10,000 of MNIST's 60,000."""
 
 
+def even_rows(length: int, number: int) -> np.ndarray:
+    """So many of the first numbers, spread evenly."""
+    return np.arange(number) * length // number
+
+
 class ImageSplit(NamedTuple):
     """Images of zeros and ones, and what they show."""
 
@@ -22,7 +27,7 @@ class ImageSplit(NamedTuple):
             raise ValueError(
                 f"number: expected 1 to the {len(self.images)} images there are, got {number}"
             )
-        rows = np.arange(number) * len(self.images) // number
+        rows = even_rows(len(self.images), number)
         return ImageSplit(self.images[rows], self.labels[rows])
 
 

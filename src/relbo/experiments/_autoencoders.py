@@ -20,6 +20,7 @@ import jax.random as jr
 import numpy as np
 
 from relbo.data import ImageSplits
+from relbo.data._splits import even_rows
 from relbo.experiments import Options, Outcome
 from relbo.experiments._cells import Cell, slug
 from relbo.experiments._image_figures import draw_codes
@@ -49,6 +50,8 @@ PAPER_ESTIMATE = "the paper's estimate"
 OBJECTIVE = "objective on the training images"
 EPOCH_SECONDS = "seconds an epoch"
 NUM_SHOWN = 20
+DRAWS_A_LATENT = 5
+"""Of each image's code, for a first proposal."""
 QUICK_ROWS = ("VAE", "IWAE", "VIS T=5, Gaussian, importance-weighted", "VIS-5-10, particle")
 """Of a quick run, unless others are asked for."""
 
@@ -153,18 +156,21 @@ class Work(AbstractWork):
 
     def score(self, row: Row, seed: int, trained: Trained) -> dict[str, float]:
         """The log-likelihood by two estimators, and in the paper's protocol by its own."""
-        if seed == 0:
-            self._draw_figures(row, trained)
         test = self.splits.test.images
         stride = max(1, len(test) // min(self.settings.num_annealed, len(test)))
         fit_key, anneal_key, paper_key = jr.split(jr.fold_in(jr.key(1), seed), 3)
+        draw_key, weigh_key = jr.split(fit_key)
         vae, guide, params = trained.vae, trained.guide, trained.params
+        number = DRAWS_A_LATENT * vae.num_latents
+        draws = refined_draws(draw_key, guide, params, test, num_draws=number)
+        if seed == 0:
+            self._draw_figures(row, trained, draws[:, 0])
         fitted = fitted_loglikelihood(
-            fit_key,
+            weigh_key,
             vae,
-            guide,
             params,
             test,
+            draws,
             num_draws=self.settings.num_draws,
             num_rounds=self.settings.num_rounds,
         )
@@ -218,20 +224,20 @@ class Work(AbstractWork):
             for name, num_steps in steps.items()
         }
 
-    def _draw_figures(self, row: Row, trained: Trained) -> None:
+    def _draw_figures(self, row: Row, trained: Trained, codes: Any) -> None:
         """Images, what is made of them, images made up, and ways through the latent space."""
-        shown = self.splits.test.evenly(min(NUM_SHOWN, len(self.splits.test.images))).images
-        num_latents = trained.vae.num_latents
-        draws = refined_draws(jr.key(2), trained.guide, trained.params, shown, num_draws=1)
+        test = self.splits.test.images
+        rows = even_rows(len(test), min(NUM_SHOWN, len(test)))
+        shown, codes, num_latents = test[rows], codes[rows], trained.vae.num_latents
         decode = jax.jit(jax.vmap(trained.vae.decoder_from(trained.params)))
         seen = lambda codes: np.asarray(jax.nn.sigmoid(decode(codes)))
         images = {
             "image": shown,
-            "reconstruction": seen(draws[:, 0]),
+            "reconstruction": seen(codes),
             "from the prior": seen(jr.normal(jr.key(3), (len(shown), num_latents))),
         }
         walks = {
-            f"z[{axis}]": seen(_walk(draws[0, 0], axis, NUM_SHOWN))
+            f"z[{axis}]": seen(_walk(codes[0], axis, NUM_SHOWN))
             for axis in range(min(5, num_latents))
         }
         name = f"{self.protocol}_{{}}_{slug(row.name)}"

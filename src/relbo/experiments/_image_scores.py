@@ -29,9 +29,9 @@ NUM_PAPER_DRAWS = 10
 def fitted_loglikelihood(
     key: PRNGKeyArray,
     vae: Autoencoder,
-    guide: Any,
     params: Params,
     images: np.ndarray,
+    draws: Float[Array, "n draws d"],
     *,
     num_draws: int = 1_000,
     num_rounds: int = 6,
@@ -46,9 +46,9 @@ def fitted_loglikelihood(
     Args:
         key: a random key.
         vae: the model.
-        guide: a refined guide of it.
         params: as learned.
         images: `[n, pixels]`.
+        draws: of each image's code, from its refined guide; see `refined_draws`.
         num_draws: weighted draws of each image.
         num_rounds: before these, to mend the proposal. An encoder that was not trained to be
             near the posterior needs several.
@@ -56,13 +56,9 @@ def fitted_loglikelihood(
             proportion to the square of the length of z.
         batch_size: images at once.
     """
-    draw_key, weigh_key = jr.split(key)
     num_latents = vae.num_latents
-    draws = refined_draws(
-        draw_key, guide, params, images, num_draws=5 * num_latents, batch_size=4 * batch_size
-    )
     return fitted_importance(
-        weigh_key,
+        key,
         LatentVariableModel(vae.loglikelihood_from(params)),
         jnp.asarray(images),
         draws,
