@@ -289,7 +289,7 @@ def torch_run(name: str, series: np.ndarray, theta: Any) -> tuple[Fn, tuple[floa
             leaf.grad = None
         total = value(leaves[0] if name == "dlm" else leaves)
         total.backward()
-        return total.item(), [leaf.grad.numpy() for leaf in leaves]
+        return total.item(), [np.asarray(leaf.grad) for leaf in leaves]
 
     return run, run()
 

@@ -1,5 +1,6 @@
 """A NumPyro program, read as a log density over unconstrained values."""
 
+import math
 from collections.abc import Callable, Set
 from typing import Any, NamedTuple
 
@@ -185,7 +186,20 @@ def check_match(model: dict[str, Sites], guide: dict[str, Sites]) -> None:
 
 def has_local_sites(trace: dict[str, Sites]) -> bool:
     """Whether a latent site is in a plate that is subsampled."""
-    return any(_is_subsampled(trace, trace[name]) for name in latent_names(trace))
+    return bool(_local_names(trace))
+
+
+def _local_names(trace: dict[str, Sites]) -> list[str]:
+    return [name for name in latent_names(trace) if _is_subsampled(trace, trace[name])]
+
+
+def moved_dimension(trace: dict[str, Sites]) -> int:
+    """How many unconstrained values a run's steps move: those of local sites, or of all."""
+    sites = [trace[name] for name in _local_names(trace) or latent_names(trace)]
+    shapes = (
+        biject_to(site["fn"].support).inverse_shape(jnp.shape(site["value"])) for site in sites
+    )
+    return sum(math.prod(shape) for shape in shapes)
 
 
 def _is_subsampled(trace: dict[str, Sites], site: Sites) -> bool:

@@ -29,6 +29,7 @@ from relbo._program import (
     has_local_sites,
     latent_names,
     logdensity,
+    moved_dimension,
     outer_values,
 )
 from relbo._sampler_sites import sampler_from_sites
@@ -87,12 +88,17 @@ class AbstractRefinedGuide(AutoGuide):
 
     @property
     def bound(self) -> Bound:
-        """Whether the ELBO of this guide is a lower bound on the evidence, and why."""
+        """Whether the ELBO of this guide is a lower bound on the evidence, and why.
+
+        All values of a minibatch count as moved together; under `PointwiseELBO` only those of
+        one data point are.
+        """
         self._check_ready()
         return bound(
             self.refinement.kernel,
             self.refinement.entropy,
             self.refinement.num_steps,
+            dimension=moved_dimension(self._prototype),
             subsampling=self._subsampling,
             base_has_density=self._has_density,
         )

@@ -91,7 +91,11 @@ def _volume_bound(entropy: AbstractEntropy, dimension: int | None) -> Bound:
         and not entropy.is_exact(dimension)
     )
     if estimated:
-        return Bound(False, "the log determinant is estimated, with a bias")
+        return Bound(
+            False,
+            f"the log determinant is estimated, with a bias: {dimension} values move together, "
+            "more than max_exact_dimension",
+        )
     return Bound(None, "while the steps are one-to-one wherever the base goes")
 
 

@@ -57,6 +57,15 @@ def base_elbos():
     return get
 
 
+@pytest.mark.parametrize(("limit", "valid"), [(3, None), (2, False)])
+def test_an_estimated_determinant_is_known_to_be_no_bound(limit, valid):
+    entropy = relbo.ChangeOfVariables(max_exact_dimension=limit)
+    guide = relbo.AutoRefined(linear, kernel=relbo.SGD(0.02), entropy=entropy, num_steps=1)
+    prepare(linear, guide)
+    assert guide.bound.valid is valid
+    assert ("3 values" in guide.bound.reason) == (valid is False)
+
+
 def trained(name, num_iterations=3000, **options):
     program, evidence = PROGRAMS[name]
     guide = relbo.AutoRefined(program, **options)

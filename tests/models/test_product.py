@@ -1,5 +1,8 @@
 """A product with shared weights, against `@`."""
 
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -73,13 +76,43 @@ def test_weights_may_be_vectorised_over_too(axes):
     _assert_close(run(product), run(_plain))
 
 
-def test_every_factor_is_a_matrix():
-    gradient = jax.grad(_step_inside(product), (0, 1))
+def test_gradients_of_weights_are_products_of_matrices():
+    gradient = jax.grad(_step_inside(product), 1)
     program = jax.jit(gradient).lower(POINTS, WEIGHTS).as_text()
-    products = [line for line in program.splitlines() if "dot_general" in line]
-    assert len(products) >= 6
-    shapes = [part.split(">")[0] for line in products for part in line.split("tensor<")[1:]]
-    assert all(shape.count("x") == 2 for shape in shapes), shapes
+    # Those that sum over points, of which there are 2 times 3.
+    sums = [line for line in program.splitlines() if "dot_general" in line and "6x" in line]
+    assert len(sums) == 3
+    for line in sums:
+        shapes = [part.split(">")[0] for part in line.split("tensor<")[1:]]
+        assert all(shape.count("x") == 2 for shape in shapes), line
+
+
+def test_devices_that_share_the_points_tell_one_another_only_the_sum():
+    """Joined axes could not be told apart, and every device would compute everything."""
+    found = subprocess.run(
+        [sys.executable, "-c", SHARED], capture_output=True, text=True, check=True
+    )
+    assert found.stdout.split() == ["True", "all-reduce"]
+
+
+SHARED = """
+import re, jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from relbo.models._product import product
+
+jax.config.update("jax_num_cpu_devices", 2)
+mesh = Mesh(np.array(jax.devices()), ("shards",))
+points = jax.device_put(
+    np.arange(24.0).reshape(2, 4, 3), NamedSharding(mesh, PartitionSpec(None, "shards"))
+)
+many = jax.vmap(jax.vmap(product, (0, None)), (0, None))
+gradient = jax.jit(jax.grad(lambda weights, points: jnp.sum(many(points, weights) ** 2)))
+weights = jnp.ones((3, 2))
+expected = 2 * jnp.einsum("sni,snj->ij", points, points @ weights)
+compiled = gradient.lower(weights, points).compile().as_text()
+calls = re.findall(r"(all-[a-z]+|collective-[a-z]+)\\(", compiled)
+print(bool(jnp.allclose(gradient(weights, points), expected)), *calls)
+"""
 
 
 def test_numbers_of_two_precisions_meet_in_the_finer():
