@@ -164,3 +164,19 @@ def test_bad_change_of_variables(arguments, message):
 def test_bad_start():
     with pytest.raises(ValueError, match="start_from"):
         relbo.Gaussian("mode")
+
+
+def test_a_kink_is_counted_twice_and_not_seen():
+    """A step of eta on exp(-|z|) / 2 leads to |z| < eta from both sides, each with slope 1."""
+    step, number = 0.5, 200_000
+    refinement = relbo.Refinement(
+        relbo.SGD(step), relbo.ChangeOfVariables(), num_steps=1, max_step_size=1.0
+    )
+    base = relbo.DiagonalNormal(jnp.zeros(1), jnp.full(1, 2.0))
+    laplace = lambda z: -jnp.sum(jnp.abs(z)) - jnp.log(2.0)
+    refined = refinement(jr.key(0), base, laplace, num_particles=number)
+    weights = np.exp(jax.vmap(laplace)(refined.position) - refined.log_q)
+    error = weights.std() / number**0.5
+    assert abs(weights.mean() - (2 - np.exp(-step))) < 4 * error
+    assert error < 0.01
+    assert np.all(refined.one_to_one)

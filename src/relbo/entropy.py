@@ -178,6 +178,9 @@ class ChangeOfVariables(AbstractPathEntropy):
     that it counts preimages. For interacting particles the determinant is that of all of them
     jointly, in $Kd$ dimensions.
 
+    The score must be continuous. Where it jumps, as in a density with a relu inside, points
+    from both sides may land on one: no determinant shows it, nor does `Refined.one_to_one`.
+
     Above `max_exact_dimension` the log determinant is *estimated*, and the objective is no
     bound: with $J = I + A$ and random signs $v$, by
 
