@@ -106,7 +106,7 @@ class AbstractRefinedGuide(AutoGuide):
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Array]:
         call = Call(args, kwargs)
         if self.prototype_trace is None:
-            self._setup_prototype(*args, **kwargs)
+            self._see_model(call)
         sampler, is_handed_in = sampler_from_sites(self.refinement, self.prefix)
         if sampler.kernel.interacting:
             if is_handed_in:
@@ -270,6 +270,19 @@ class AbstractRefinedGuide(AutoGuide):
             name: jnp.quantile(draws[name], levels, axis=0)
             for name in latent_names(self._prototype)
         }
+
+    def _see_model(self, call: Call) -> None:
+        try:
+            self._setup_prototype(*call.args, **call.kwargs)
+        except Exception as error:
+            self.prototype_trace = None  # what is refused once is refused the next time too
+            if not isinstance(error, jax.errors.ConcretizationTypeError):
+                raise
+            raise ValueError(
+                "the guide sees its model for the first time inside jax.jit, and has to look "
+                "at values that are not there yet: run svi.init, or the guide, outside of it "
+                "once"
+            ) from error
 
     def _check_ready(self) -> None:
         if self.prototype_trace is None:

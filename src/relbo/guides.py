@@ -183,7 +183,9 @@ class AutoRefined(AbstractRefinedGuide):
         if self.refinement.space == "whitened" and isinstance(base, AbstractNormal):
             like = base.noise
         upper = self.refinement.kernel.step_size.upper
-        kernel = _default_kernel(self.refinement.num_steps, like, upper)
+        # Arrays that outlive this call, which may be the first one of a function under `jit`.
+        with jax.ensure_compile_time_eval():
+            kernel = _default_kernel(self.refinement.num_steps, like, upper)
         self.refinement = eqx.tree_at(lambda r: r.kernel, self.refinement, kernel)
 
     def _run_base(self, key: PRNGKeyArray, call: Call) -> dict[str, Sites]:

@@ -1,14 +1,16 @@
 """Every refusal names the culprit and says what to do."""
 
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpyro
 import numpyro.distributions as dist
+import optax
 import pytest
-from numpyro.infer import autoguide
+from numpyro.infer import SVI, Trace_ELBO, autoguide
 
 import relbo
-from programs import DATA, NUM, elbos, fit, local, prepare
+from programs import DATA, NUM, conjugate, elbos, encoder, fit, local, prepare
 from targets import mean_and_error
 
 
@@ -140,8 +142,10 @@ def test_a_hierarchical_guide_is_walked_where_it_is_or_refused():
         a = numpyro.sample("a", dist.Normal(numpyro.param("m", 0.5), 1.0))
         numpyro.sample("b", dist.Normal(a, 1.0))
 
-    with pytest.raises(ValueError, match="'b' depends on another of its draws"):
-        prepare(program, relbo.refine(hierarchical, program, num_steps=2))
+    refused = relbo.refine(hierarchical, program, num_steps=2)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="'b' depends on another of its draws"):
+            prepare(program, refused)
     guide = relbo.refine(
         hierarchical, program, num_steps=2, space="unconstrained", anneal=False
     )
@@ -149,3 +153,24 @@ def test_a_hierarchical_guide_is_walked_where_it_is_or_refused():
     mean, error = mean_and_error(elbos(program, guide, params))
     assert -1.0 < mean < 4 * error
     assert jnp.isfinite(mean)
+
+
+def test_a_first_call_inside_jit_works_where_no_value_is_looked_at():
+    guide = relbo.AutoRefined(conjugate, num_steps=2)
+    svi = SVI(conjugate, guide, optax.adam(0.01), Trace_ELBO())
+    state = jax.jit(svi.init)(jr.key(0), DATA)
+    _, loss = jax.jit(svi.update)(state, DATA)
+    other = relbo.AutoRefined(conjugate, num_steps=2)
+    svi = SVI(conjugate, other, optax.adam(0.01), Trace_ELBO())
+    _, expected = svi.update(svi.init(jr.key(0), DATA), DATA)
+    assert float(loss) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_a_first_call_inside_jit_says_where_to_go_and_leaves_nothing_behind():
+    guide = relbo.refine(encoder, local, num_steps=2)
+    svi = SVI(local, guide, optax.adam(0.01), Trace_ELBO())
+    with pytest.raises(ValueError, match=r"inside jax\.jit.*outside of it once"):
+        jax.jit(svi.init)(jr.key(0), DATA)
+    state = svi.init(jr.key(0), DATA)
+    _, loss = jax.jit(svi.update)(state, DATA)
+    assert jnp.isfinite(loss)
