@@ -1,7 +1,9 @@
 """A NumPyro program, read as a log density over unconstrained values."""
 
+import inspect
 import math
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterator, Set
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import jax
@@ -122,6 +124,57 @@ class _LatentsAreKnown(Messenger):
                 "first: Predictive(model, guide.sample_posterior(key, params, *data, "
                 "sample_shape=(n,)))"
             )
+
+
+def deterministic_values(
+    model: Model,
+    key: PRNGKeyArray,
+    call: Call,
+    values: dict[str, PyTree],
+) -> dict[str, Array]:
+    """What the program computes at given values of its parameters and latent sites."""
+    program = handlers.substitute(handlers.seed(model, key), data=values)
+    with handlers.block():
+        trace = run(program, call)
+    return {
+        name: site["value"] for name, site in trace.items() if site["type"] == "deterministic"
+    }
+
+
+def check_arguments(
+    model: Model, prototype: dict[str, Sites], params: dict[str, PyTree], call: Call
+) -> None:
+    """Refuses draws without what the density that is climbed needs."""
+    signature = inspect.signature(model)
+    try:
+        signature.bind(*call.args, **call.kwargs)
+    except TypeError as error:
+        raise TypeError(
+            f"{error}: the steps inside the guide climb the model's density, so its "
+            "arguments are needed for draws too; hand them in after params"
+        ) from error
+    outer = {n: s["type"] for n, s in prototype.items()}
+    missing = [n for n in outer if outer[n] in ("param", "mutable") and n not in params]
+    if missing:
+        raise ValueError(
+            f"params: the model's {missing} are missing, and the steps inside the guide "
+            "climb its density with them; hand in svi.get_params(state), together with "
+            "state.mutable_state where there is one"
+        )
+
+
+@contextmanager
+def played(key: PRNGKeyArray, params: dict[str, PyTree]) -> Iterator[None]:
+    """A guide that is run in here has these parameters, and nobody outside sees its sites."""
+    with handlers.block(), handlers.seed(rng_seed=key), handlers.substitute(data=params):
+        yield
+
+
+def draw_key() -> PRNGKeyArray:
+    key = numpyro.prng_key()
+    if key is None:
+        raise ValueError("a guide draws: run it inside numpyro.handlers.seed")
+    return key
 
 
 def constrain(site: Sites, unconstrained: Array) -> tuple[Array, Array]:

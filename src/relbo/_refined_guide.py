@@ -1,13 +1,11 @@
 """What refined NumPyro guides share."""
 
 import copy
-import inspect
 import math
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from contextlib import ExitStack
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -19,38 +17,27 @@ from jaxtyping import Array, PRNGKeyArray, PyTree, Scalar
 from numpyro import handlers
 from numpyro.infer.autoguide import AutoGuide
 
-from relbo._guide_bases import base_of
+from relbo._guide_start import Start, start_of
 from relbo._program import (
     Call,
     Model,
     Sites,
+    check_arguments,
     constrain,
+    deterministic_values,
+    draw_key,
     fresh,
     has_local_sites,
     latent_names,
     logdensity,
     moved_dimension,
     outer_values,
+    played,
 )
 from relbo._sampler_sites import sampler_from_sites
 from relbo._walk import RESULTS
-from relbo.bases import AbstractBase
 from relbo.refinement import LogDensity, Refined, Refinement
 from relbo.validity import Bound, Subsampling, bound
-
-
-class _Start(NamedTuple):
-    """What the base guide proposes in one run."""
-
-    base: AbstractBase
-    """Over the latent values that the kernel moves."""
-    fixed: dict[str, Array]
-    """Unconstrained values of the other latent sites."""
-    fixed_log_q: Scalar
-    scale: float
-    """How many data points each local latent value stands for."""
-    plates: dict[str, Array]
-    """The indices of the plates that the base opened."""
 
 
 class _LogQ(dist.Unit):
@@ -167,14 +154,13 @@ class AbstractRefinedGuide(AutoGuide):
         """
         number = math.prod(sample_shape)
         self._check_ready()
-        self._check_arguments(params, args, kwargs)
+        call = Call(args, kwargs)
+        check_arguments(self.model, self._prototype, params, call)
         longer = self._at_full_size()
         if num_steps is not None:
             longer = longer._extended(num_steps)
         # Compiled as one program; the arguments stay outside, since a model may look at them.
-        draw = eqx.filter_jit(
-            lambda key, params: longer._draw(key, params, number, args, kwargs)
-        )
+        draw = eqx.filter_jit(lambda key, params: longer._draw(key, params, number, call))
         try:
             with warnings.catch_warnings():
                 # All local values are drawn, whatever size of minibatch the arguments ask for.
@@ -216,12 +202,13 @@ class AbstractRefinedGuide(AutoGuide):
             Constrained draws `[num_chains, num_draws, ...]` by latent site.
         """
         self._check_ready()
-        self._check_arguments(params, args, kwargs)
+        call = Call(args, kwargs)
+        check_arguments(self.model, self._prototype, params, call)
         every = max(1, self.refinement.num_steps) if every is None else every
 
         def draw(key: PRNGKeyArray, params: dict[str, PyTree]) -> dict[str, Array]:
             with played(key, params):
-                return self._chains(Call(args, kwargs), num_chains, num_draws, every)
+                return self._chains(call, num_chains, num_draws, every)
 
         return eqx.filter_jit(draw)(rng_key, params)
 
@@ -250,8 +237,7 @@ class AbstractRefinedGuide(AutoGuide):
         self, params: dict[str, PyTree], *args: Any, num_samples: int = 1000, **kwargs: Any
     ) -> dict[str, Array]:
         """Medians of the refined guide, from draws with a fixed key."""
-        half = self.quantiles(params, 0.5, *args, num_samples=num_samples, **kwargs)
-        return half
+        return self.quantiles(params, 0.5, *args, num_samples=num_samples, **kwargs)
 
     def quantiles(
         self,
@@ -288,24 +274,6 @@ class AbstractRefinedGuide(AutoGuide):
         if self.prototype_trace is None:
             raise ValueError("the guide has not seen its model yet: train it first")
 
-    def _check_arguments(self, params: dict[str, PyTree], args: tuple, kwargs: dict) -> None:
-        signature = inspect.signature(self.model)
-        try:
-            signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(
-                f"{error}: the steps inside the guide climb the model's density, so its "
-                "arguments are needed for draws too; hand them in after params"
-            ) from error
-        outer = {n: s["type"] for n, s in self._prototype.items()}
-        missing = [n for n in outer if outer[n] in ("param", "mutable") and n not in params]
-        if missing:
-            raise ValueError(
-                f"params: the model's {missing} are missing, and the steps inside the guide "
-                "climb its density with them; hand in svi.get_params(state), together with "
-                "state.mutable_state where there is one"
-            )
-
     @property
     def _prototype(self) -> dict[str, Sites]:
         self._check_ready()
@@ -317,61 +285,28 @@ class AbstractRefinedGuide(AutoGuide):
         return longer
 
     def _draw(
-        self,
-        key: PRNGKeyArray,
-        params: dict[str, PyTree],
-        number: int,
-        args: tuple,
-        kwargs: dict,
+        self, key: PRNGKeyArray, params: dict[str, PyTree], number: int, call: Call
     ) -> dict[str, Array]:
+        guide_key, model_key = jr.split(key)
         if self.refinement.kernel.interacting:
-            return self._sample_together(key, params, number, args, kwargs)
-        one = lambda k: self._sample_one(k, params, args, kwargs)
-        return jax.vmap(one)(jr.split(key, number))
-
-    def _sample_one(
-        self, key: PRNGKeyArray, params: dict[str, PyTree], args: tuple, kwargs: dict
-    ) -> dict[str, Array]:
-        guide_key, model_key = jr.split(key)
-        with played(guide_key, params):
-            latents = self(*args, **kwargs)
-        return {**latents, **self._deterministic(model_key, params, latents, args, kwargs)}
-
-    def _sample_together(
-        self,
-        key: PRNGKeyArray,
-        params: dict[str, PyTree],
-        number: int,
-        args: tuple,
-        kwargs: dict,
-    ) -> dict[str, Array]:
-        guide_key, model_key = jr.split(key)
-        with played(guide_key, params):
-            latents, _ = self.particles(number, *args, **kwargs)
-        found = jax.vmap(
-            lambda k, latent: self._deterministic(k, params, latent, args, kwargs)
-        )(jr.split(model_key, number), latents)
-        return {**latents, **found}
-
-    def _deterministic(
-        self,
-        key: PRNGKeyArray,
-        params: dict[str, PyTree],
-        latents: dict[str, Array],
-        args: tuple,
-        kwargs: dict,
-    ) -> dict[str, Array]:
+            with played(guide_key, params):
+                latents, _ = self.particles(number, *call.args, **call.kwargs)
+        else:
+            latents = jax.vmap(lambda key: self._draw_one(key, params, call))(
+                jr.split(guide_key, number)
+            )
         if not any(site["type"] == "deterministic" for site in self._prototype.values()):
-            return {}
-        values = {**fresh(params), **latents}
-        model = handlers.substitute(handlers.seed(self.model, key), data=values)
-        with handlers.block():
-            trace = handlers.trace(model).get_trace(*args, **kwargs)
-        return {
-            name: site["value"]
-            for name, site in trace.items()
-            if site["type"] == "deterministic"
-        }
+            return latents
+        computed = lambda key, latents: deterministic_values(
+            self.model, key, call, {**fresh(params), **latents}
+        )
+        return {**latents, **jax.vmap(computed)(jr.split(model_key, number), latents)}
+
+    def _draw_one(
+        self, key: PRNGKeyArray, params: dict[str, PyTree], call: Call
+    ) -> dict[str, Array]:
+        with played(key, params):
+            return self(*call.args, **call.kwargs)
 
     def _refine(
         self,
@@ -379,7 +314,7 @@ class AbstractRefinedGuide(AutoGuide):
         sampler: Refinement,
         call: Call,
         num_particles: int | None,
-    ) -> tuple[Refined, _Start]:
+    ) -> tuple[Refined, Start]:
         base_key, model_key, refine_key = jr.split(key, 3)
         start = self._start(base_key, call)
         logdensity_fn = self._density(start, call, model_key)
@@ -389,7 +324,7 @@ class AbstractRefinedGuide(AutoGuide):
         log_q = jnp.where(refined.result == RESULTS.successful, refined.log_q, jnp.inf)
         return refined._replace(log_q=log_q), start
 
-    def _density(self, start: _Start, call: Call, key: PRNGKeyArray) -> LogDensity:
+    def _density(self, start: Start, call: Call, key: PRNGKeyArray) -> LogDensity:
         """The density that the kernel climbs."""
         outer = outer_values(self._prototype)
         if self.freeze_model:
@@ -404,36 +339,14 @@ class AbstractRefinedGuide(AutoGuide):
 
         return logdensity_fn
 
-    def _start(self, key: PRNGKeyArray, call: Call) -> _Start:
+    def _start(self, key: PRNGKeyArray, call: Call) -> Start:
         run_key, fixed_key = jr.split(key)
         # Parameters and plates of the base are everybody's; its draws are not.
         with handlers.block(hide_fn=lambda site: site["type"] not in ("param", "plate")):
             trace = self._run_base(run_key, call)
-        distributions = self._distributions(trace)
-        scales = {name: _subsampling_scale(trace, name) for name in distributions}
-        local = {name for name, scale in scales.items() if scale != 1.0}
-        moved = local or set(distributions)
-        if len({scales[name] for name in moved}) > 1:
-            raise ValueError(
-                f"local latent sites {sorted(moved)} are in plates that subsample at different "
-                "rates: give them one rate, or refine one of the plates only"
-            )
-        fixed_base = {n: fn for n, fn in distributions.items() if n not in moved}
-        fixed, fixed_log_q = {}, jnp.zeros(())
-        if fixed_base:
-            # Globals beside subsampled locals stay where the base drew them: moving both with
-            # one minibatch would spoil the bound.
-            position, fixed_log_q = base_of(fixed_base).sample(fixed_key)
-            fixed = self._unpack(position)
-        return _Start(
-            base_of({n: fn for n, fn in distributions.items() if n in moved}),
-            fixed,
-            fixed_log_q,
-            next(iter(scales[name] for name in moved)),
-            {n: site["value"] for n, site in trace.items() if site["type"] == "plate"},
-        )
+        return start_of(trace, self._distributions(trace), self._unpack, fixed_key)
 
-    def _emit(self, refined: Refined, start: _Start) -> dict[str, Array]:
+    def _emit(self, refined: Refined, start: Start) -> dict[str, Array]:
         """Hands the refined values to NumPyro as sites, and log q as a factor."""
         log_q = start.scale * refined.log_q + start.fixed_log_q
         factor = _LogQ(log_q)
@@ -453,7 +366,7 @@ class AbstractRefinedGuide(AutoGuide):
                 result[name] = numpyro.sample(name, delta)
         return result
 
-    def _plates(self, start: _Start) -> dict[str, Any]:
+    def _plates(self, start: Start) -> dict[str, Any]:
         """The base's plates once more, with the indices that it drew."""
         sizes = {
             name: site["args"][0]
@@ -474,28 +387,3 @@ class AbstractRefinedGuide(AutoGuide):
                     name, size, dim=frame.dim, subsample_size=subsample
                 )
         return plates
-
-
-@contextmanager
-def played(key: PRNGKeyArray, params: dict[str, PyTree]) -> Iterator[None]:
-    """A guide that is run in here has these parameters, and nobody outside sees its sites."""
-    with handlers.block(), handlers.seed(rng_seed=key), handlers.substitute(data=params):
-        yield
-
-
-def draw_key() -> PRNGKeyArray:
-    key = numpyro.prng_key()
-    if key is None:
-        raise ValueError("a guide draws: run it inside numpyro.handlers.seed")
-    return key
-
-
-def _subsampling_scale(trace: dict[str, Sites], name: str) -> float:
-    """How many data points one entry of a site stands for: the product over its plates."""
-    scale = 1.0
-    if name not in trace:  # the vector of a guide that packs all sites, which is never local
-        return scale
-    for frame in trace[name]["cond_indep_stack"]:
-        full = trace[frame.name]["args"][0] if frame.name in trace else frame.size
-        scale *= full / frame.size
-    return scale

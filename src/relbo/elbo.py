@@ -12,8 +12,8 @@ from numpyro import handlers
 from numpyro.infer.elbo import ELBO
 from numpyro.infer.util import log_density
 
-from relbo._program import Call, Sites, fresh, latent_names, mutable_values
-from relbo._refined_guide import AbstractRefinedGuide, played
+from relbo._program import Call, Sites, fresh, latent_names, mutable_values, played
+from relbo._refined_guide import AbstractRefinedGuide
 from relbo._weights import log_mean_exp
 
 

@@ -31,6 +31,7 @@ from relbo._program import (
     check_match,
     check_plates,
     discrete_latents,
+    draw_key,
     dynamic_supports,
     has_local_sites,
     initial_run,
@@ -38,7 +39,7 @@ from relbo._program import (
     run,
     subsampling,
 )
-from relbo._refined_guide import AbstractRefinedGuide, draw_key
+from relbo._refined_guide import AbstractRefinedGuide
 from relbo.annealing import Annealing
 from relbo.bases import AbstractNormal
 from relbo.entropy import AbstractEntropy, ReverseKernel

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Scalar
 from numpyro import handlers
 
-from relbo._refined_guide import played
+from relbo._program import played
 from relbo.bases import LOG_2PI, DiagonalNormal, StandardNormal
 from relbo.evaluate import (
     LatentVariableModel,
