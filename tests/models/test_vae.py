@@ -49,6 +49,27 @@ def dense(layers, inputs):
     return inputs @ last[0] + last[1]
 
 
+def test_another_activation_is_that_of_every_hidden_layer():
+    image = tiny_images()[0].astype(float)
+    plain, other = tiny(), tiny(activation=lambda x: -jax.nn.relu(x))
+    # Minus a relu is a relu with the next layer's weights turned round.
+    turned = lambda layers, first: eqx.tree_at(
+        lambda layers: layers.weights,
+        layers,
+        tuple(w if k < first else -w for k, w in enumerate(layers.weights)),
+    )
+    z = jnp.linspace(-1.0, 1.0, NUM_LATENTS)
+    decoded = turned(plain.decoder.layers, 1)(z)
+    np.testing.assert_allclose(other.decoder(z), decoded, rtol=1e-5)
+    encoder = eqx.tree_at(
+        lambda e: (e.loc, e.scale),
+        plain.encoder,
+        (turned(plain.encoder.loc, 0), turned(plain.encoder.scale, 0)),
+    )
+    for ours, theirs in zip(other.encoder(image), encoder(image), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+
+
 def by_hand(decoder, loc, scale, z, image):
     """log p(x, z) - log q(z | x), written out in NumPy."""
     share = 1.0 / (1.0 + np.exp(-dense(decoder.layers, z)))

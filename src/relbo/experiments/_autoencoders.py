@@ -143,7 +143,7 @@ class Work(AbstractWork):
         return rows_of(self.protocol)
 
     def model(self, row: Row) -> Autoencoder:
-        return autoencoder(num_latents=row.num_latents)
+        return autoencoder(num_latents=row.num_latents, activation=row.activation)
 
     def data(self) -> tuple:
         return (self.splits.train.images,)

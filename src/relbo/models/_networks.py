@@ -1,6 +1,7 @@
 """Small neural networks, written for one data point."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import equinox as eqx
 import jax
@@ -10,9 +11,11 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from relbo.models._product import product
 
+Activation = Callable[[Array], Array]
+
 
 class DenseLayers(eqx.Module):
-    """Dense layers with a relu between them.
+    """Dense layers with an activation between them.
 
     The weights are laid out as `[in, out]`, so that over many points a layer is one matrix
     product without a transpose (`equinox.nn.MLP` has it the other way round).
@@ -20,12 +23,16 @@ class DenseLayers(eqx.Module):
     Args:
         sizes: of the input, of each hidden layer and of the output.
         key: a random key; entries are uniform within the inverse root of a layer's inputs.
+        activation: of every hidden layer.
     """
 
     weights: tuple[Float[Array, "in out"], ...]
     biases: tuple[Float[Array, " out"], ...]
+    activation: Activation = eqx.field(static=True)
 
-    def __init__(self, sizes: Sequence[int], *, key: PRNGKeyArray):
+    def __init__(
+        self, sizes: Sequence[int], *, key: PRNGKeyArray, activation: Activation = jax.nn.relu
+    ):
         weights, biases = [], []
         layers = zip(sizes[:-1], sizes[1:], jr.split(key, len(sizes) - 1), strict=True)
         for num_inputs, num_outputs, layer_key in layers:
@@ -34,11 +41,12 @@ class DenseLayers(eqx.Module):
             weights.append(drawn[1:])
             biases.append(drawn[0])
         self.weights, self.biases = tuple(weights), tuple(biases)
+        self.activation = activation
 
     def __call__(self, inputs: Float[Array, " in"]) -> Float[Array, " out"]:
         *hidden, last = zip(self.weights, self.biases, strict=True)
         for weight, bias in hidden:
-            inputs = jax.nn.relu(product(inputs, weight) + bias)
+            inputs = self.activation(product(inputs, weight) + bias)
         weight, bias = last
         return product(inputs, weight) + bias
 
@@ -52,17 +60,21 @@ class NormalEncoder(eqx.Module):
     Args:
         sizes: of the input, of each hidden layer and of the code.
         key: a random key.
+        activation: of every hidden layer.
     """
 
     first: DenseLayers
     loc: DenseLayers
     scale: DenseLayers
 
-    def __init__(self, sizes: Sequence[int], *, key: PRNGKeyArray):
+    def __init__(
+        self, sizes: Sequence[int], *, key: PRNGKeyArray, activation: Activation = jax.nn.relu
+    ):
+        layers = partial(DenseLayers, activation=activation)
         first_key, loc_key, scale_key = jr.split(key, 3)
-        self.first = DenseLayers((sizes[0], 2 * sizes[1]), key=first_key)
-        self.loc = DenseLayers(sizes[1:], key=loc_key)
-        self.scale = DenseLayers(sizes[1:], key=scale_key)
+        self.first = layers((sizes[0], 2 * sizes[1]), key=first_key)
+        self.loc = layers(sizes[1:], key=loc_key)
+        self.scale = layers(sizes[1:], key=scale_key)
 
     def __call__(
         self, *inputs: Float[Array, " _"]
@@ -74,8 +86,8 @@ class NormalEncoder(eqx.Module):
             weight = weight[len(part) :]
         of_loc, of_scale = jnp.split(seen, 2)
         if self.loc.weights:
-            of_loc = self.loc(jax.nn.relu(of_loc))
-            of_scale = self.scale(jax.nn.relu(of_scale))
+            of_loc = self.loc(self.loc.activation(of_loc))
+            of_scale = self.scale(self.scale.activation(of_scale))
         # Softplus underflows to zero, and a scale of zero has no density.
         smallest = jnp.finfo(seen.dtype).eps
         return of_loc, jax.nn.softplus(of_scale) + smallest
@@ -87,12 +99,15 @@ class DenseDecoder(eqx.Module):
     Args:
         sizes: of the input, of each hidden layer and of the output.
         key: a random key.
+        activation: of every hidden layer.
     """
 
     layers: DenseLayers
 
-    def __init__(self, sizes: Sequence[int], *, key: PRNGKeyArray):
-        self.layers = DenseLayers(sizes, key=key)
+    def __init__(
+        self, sizes: Sequence[int], *, key: PRNGKeyArray, activation: Activation = jax.nn.relu
+    ):
+        self.layers = DenseLayers(sizes, key=key, activation=activation)
 
     def __call__(self, *inputs: Float[Array, " _"]) -> Float[Array, " pixels"]:
         return self.layers(jnp.concatenate(inputs))

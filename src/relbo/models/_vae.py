@@ -12,7 +12,7 @@ import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Scalar
 
-from relbo.models._networks import DenseDecoder, NormalEncoder
+from relbo.models._networks import Activation, DenseDecoder, NormalEncoder
 
 Likelihood = Callable[[Array], dist.Distribution]
 """From what the decoder gives for a batch to a distribution over its images."""
@@ -91,6 +91,7 @@ def autoencoder(
     num_latents: int = 10,
     hidden_sizes: Sequence[int] = (200, 200),
     num_classes: int | None = None,
+    activation: Activation = jax.nn.relu,
     encoder: Callable[..., Any] | None = None,
     decoder: Callable[..., Any] | None = None,
     likelihood: Likelihood = bernoulli_pixels,
@@ -110,6 +111,9 @@ def autoencoder(
         num_latents: the length of z.
         hidden_sizes: of the dense networks that are the default.
         num_classes: for a conditional one, how many labels there are; `None` for a plain one.
+        activation: of their hidden layers. A sampler's step follows the gradient of the
+            decoder, which jumps with relus; `ChangeOfVariables` is a bound with smooth ones
+            only, such as `jax.nn.silu`.
         encoder: makes another encoder: called with `key=`, gives a function (an
             `equinox.Module`) from one image, and its label as zeros and a one where there are
             labels, to the mean and the standard deviation of z.
@@ -134,9 +138,10 @@ def autoencoder(
     num_labels = num_classes or 0
     if encoder is None:
         sizes = (num_pixels + num_labels, *hidden_sizes, num_latents)
-        encoder = partial(NormalEncoder, sizes)
+        encoder = partial(NormalEncoder, sizes, activation=activation)
     if decoder is None:
-        decoder = partial(DenseDecoder, (num_latents + num_labels, *hidden_sizes, num_pixels))
+        sizes = (num_latents + num_labels, *hidden_sizes, num_pixels)
+        decoder = partial(DenseDecoder, sizes, activation=activation)
     prior = dist.Normal(0.0, 1.0).expand([num_latents]).to_event(1)
     decoder_network = _Network(_DECODER, decoder)
     encoder_network = _Network(_ENCODER, encoder)
