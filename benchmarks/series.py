@@ -25,9 +25,9 @@ from numpyro.infer import MCMC, NUTS
 
 import relbo
 from _common import argument_parser, write_results
+from relbo.experiments._co2_scores import scores
 from relbo.experiments._importance import importance_draws
 from relbo.experiments._structural_peer import peer_forecast
-from relbo.experiments.co2 import scores
 from relbo.models import StructuralModel
 
 PERIOD, LEARNED, AHEAD, STRIDE = 12, 84, 24, 9

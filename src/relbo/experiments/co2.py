@@ -12,7 +12,7 @@ little, both forecast 24 windows of 120 + 24 months, 14 months apart, across the
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,24 +20,15 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, PRNGKeyArray, PyTree, Scalar
+from jaxtyping import Array, PyTree, Scalar
 from numpyro.infer.util import log_density
 
 from relbo._progress import Done
 from relbo.data import MonthlySeries, load_co2
-from relbo.evaluate import (
-    AbstractRealForecast,
-    NormalForecast,
-    NormalMixtureForecast,
-    coverage,
-    crps,
-    interval_score,
-    log_score,
-    mae,
-    predictive_entropy,
-)
+from relbo.evaluate import AbstractRealForecast, NormalForecast, NormalMixtureForecast
 from relbo.experiments import Options, Outcome, Protocol
-from relbo.experiments._co2_story import PAPER_UNIT
+from relbo.experiments._co2_paper import run_paper
+from relbo.experiments._co2_scores import AHEAD, FIRST_MONTH, PERIOD, TRAIN, by_metric, scores
 from relbo.experiments._co2_story import STORY as STORY
 from relbo.experiments._forecast_figures import Band, draw_fans, draw_rolling, draw_states
 from relbo.experiments._importance import importance_draws
@@ -46,15 +37,10 @@ from relbo.experiments._posterior import posterior_draws
 from relbo.experiments._run import settings_for
 from relbo.experiments._scored import Scored, run_scored
 from relbo.experiments._structural_peer import NOT_INSTALLED, is_installed, peer_forecast
-from relbo.models import LinearGaussian, StructuralModel, dlm, local_linear_trend, seasonal
+from relbo.models import StructuralModel
 
-TRAIN, AHEAD, PERIOD, SPACING = 120, 24, 12, 14
-FIRST_MONTH = "1966-01"
-PAPER = {
-    "T=0": {"MAE": 0.270, "predictive entropy": 2.537, "interval score": 15.247},
-    "T=1": {"MAE": 0.239, "predictive entropy": 2.401, "interval score": 13.461},
-}
-PAPER_EPOCHS = {0: 10, 1: 4}
+SPACING = 14
+"""Months from one window to the next."""
 PEER = "statsmodels UnobservedComponents"
 OURS = "posterior"
 _RANDOM_WALK = "posterior, level a random walk"
@@ -88,7 +74,7 @@ def run(directory: Path, options: Options) -> Outcome:
         directory,
         options,
         {
-            "paper": lambda done: _run_paper(directory, settings, done),
+            "paper": lambda done: run_paper(directory, settings.num_seeds, done),
             "sound": lambda done: _run_sound(directory, settings, done),
         },
         _num_rows(settings),
@@ -99,121 +85,11 @@ def _num_rows(settings: Settings) -> dict[Protocol, int]:
     return {"paper": 2, "sound": 3 + settings.with_random_walk + settings.with_exact}
 
 
-def scores(forecast: AbstractRealForecast, observed: np.ndarray) -> dict[str, float]:
-    """The scores of one window, averaged over its months."""
-    ahead = jnp.asarray(observed, forecast.mean.dtype)
-    return {name: float(value) for name, value in _scores(forecast, ahead).items()}
-
-
-# Compiled with the forecast as an argument: as it stands every forecast would be compiled anew.
-@jax.jit
-def _scores(forecast: AbstractRealForecast, ahead: Array) -> dict[str, Array]:
-    return {
-        "MAE": mae(forecast, ahead),
-        "interval score": jnp.mean(interval_score(forecast, ahead)),
-        "log score": jnp.mean(log_score(forecast, ahead)),
-        "CRPS": jnp.mean(crps(forecast, ahead)),
-        "predictive entropy": jnp.mean(predictive_entropy(forecast, key=jr.key(0))),
-        "coverage": coverage(forecast, ahead),
-    }
-
-
 def window_origins(length: int, number: int) -> list[int]:
     """Where the windows begin, 14 months apart as far as the series reaches."""
     all_of_them = range(0, length - TRAIN - AHEAD + 1, SPACING)
     chosen = np.linspace(0, len(all_of_them) - 1, min(number, len(all_of_them)))
     return [all_of_them[round(index)] for index in chosen]
-
-
-# The paper's protocol.
-
-
-class Standardised(NamedTuple):
-    """The paper's window in units of the standard deviation of the whole series."""
-
-    train: np.ndarray
-    ahead: np.ndarray
-    unit: float
-    """In ppm."""
-
-
-def standardise(series: MonthlySeries) -> Standardised:
-    """As the paper does it: with the mean and the deviation of test data too."""
-    values = series.values
-    unit = float(np.std(values))
-    scaled = (values - np.mean(values)) / unit
-    return Standardised(scaled[:TRAIN], scaled[TRAIN : TRAIN + AHEAD], unit)
-
-
-def paper_process(log_scales: dict[str, Array]) -> LinearGaussian:
-    """Local linear trend and twelve seasons; every state starts within a unit or so."""
-    scales = {name: jnp.exp(value) for name, value in log_scales.items()}
-    return dlm(
-        local_linear_trend(scales["level"], scales["slope"], initial_scale=(1.0, 1.0)),
-        seasonal(PERIOD, scales["seasonal"], initial_scale=1.0),
-        observation_scale=scales["observation"],
-    )
-
-
-def draw_log_scales(key: PRNGKeyArray) -> dict[str, Array]:
-    """Where a seed starts: scales of about one, the deviation of the whole series."""
-    names = ("observation", "level", "slope", "seasonal")
-    return {name: 0.1 * jr.normal(k) for name, k in zip(names, jr.split(key, 4), strict=True)}
-
-
-def _run_paper(
-    directory: Path, settings: Settings, done: Done
-) -> tuple[list[Scored], list[Path]]:
-    series = load_co2().since(FIRST_MONTH)
-    window = standardise(series)
-    starts = jax.vmap(draw_log_scales)(jr.split(jr.key(0), settings.num_seeds))
-
-    train = jnp.asarray(window.train)
-
-    def logdensity_fn(log_scales: PyTree) -> Scalar:
-        return paper_process(log_scales).log_likelihood(train)
-
-    scored, fans = [], {}
-    for recipe in (Recipe(0, 0.05), Recipe(1, 0.05, 1e-3)):
-        begin = time.perf_counter()
-        epochs = PAPER_EPOCHS[recipe.num_steps]
-        fit = Climber(logdensity_fn, epochs).fit(starts, recipe)
-        forecasts = [
-            paper_process({n: leaf[seed] for n, leaf in fit.positions.items()}).forecast(
-                train, AHEAD
-            )
-            for seed in range(settings.num_seeds)
-        ]
-        row = f"{recipe.name}, {epochs} epochs"
-        by_seed = [_in_units_of_the_paper(each, window) for each in forecasts]
-        scored.append(
-            Scored(
-                row,
-                _by_metric(by_seed),
-                f"in units of {PAPER_UNIT} ppm; Adam 0.05, the steps' size and the start at "
-                "scales of one are ours, the paper gives none",
-                time.perf_counter() - begin,
-                PAPER[f"T={recipe.num_steps}"],
-            )
-        )
-        done(row)
-        centre = float(np.mean(series.values))
-        fans[row] = _in_ppm(forecasts[0], window.unit, centre)
-    shown = series.months[: TRAIN + AHEAD], series.values[: TRAIN + AHEAD]
-    return scored, draw_fans(directory / "paper_fan", *shown, TRAIN, fans, "CO$_2$ (ppm)")
-
-
-def _in_units_of_the_paper(forecast: NormalForecast, window: Standardised) -> dict[str, float]:
-    factor = window.unit / PAPER_UNIT
-    there = NormalForecast(forecast.loc * factor, forecast.scale * factor)
-    return scores(there, window.ahead * factor)
-
-
-def _in_ppm(forecast: NormalForecast, unit: float, centre: float) -> NormalForecast:
-    return NormalForecast(forecast.loc * unit + centre, forecast.scale * unit)
-
-
-# The sound protocol.
 
 
 def _run_sound(
@@ -241,7 +117,7 @@ def _run_sound(
         one = scores(make(), ahead)
         seconds = time.perf_counter() - begin
         done(row)
-        scored.append(Scored(f"{row}, paper's window", _by_metric([one]), "ppm", seconds, {}))
+        scored.append(Scored(f"{row}, paper's window", by_metric([one]), "ppm", seconds, {}))
     months = slice(origin, origin + TRAIN + AHEAD)
     fans = {name: forecasts[0] for name, forecasts in rolling.items() if name in (PEER, OURS)}
     figures = draw_fans(
@@ -296,14 +172,14 @@ def _rolling(
         done(row)
         scored.append(
             Scored(
-                f"{row}, paper's window", _by_metric(each[:1]), f"ppm; {estimator}", seconds, {}
+                f"{row}, paper's window", by_metric(each[:1]), f"ppm; {estimator}", seconds, {}
             )
         )
         number = len(origins) - 1
         scored.append(
             Scored(
                 f"{row}, rolling",
-                _by_metric(each[1:]),
+                by_metric(each[1:]),
                 f"ppm; mean and standard error over {number} windows; {estimator}",
                 seconds,
                 {},
@@ -413,8 +289,3 @@ def _draw_window_states(
         ]
     months = whole.months[origin : origin + TRAIN]
     return draw_states(directory / "sound_states", months, np.asarray(values), bands)
-
-
-def _by_metric(each: Iterable[dict[str, float]]) -> dict[str, list[float]]:
-    each = list(each)
-    return {metric: [one[metric] for one in each] for metric in each[0]}

@@ -1,0 +1,48 @@
+"""The windows of the carbon dioxide series, and how their forecasts are scored."""
+
+from collections.abc import Iterable
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array
+
+from relbo.evaluate import (
+    AbstractRealForecast,
+    coverage,
+    crps,
+    interval_score,
+    log_score,
+    mae,
+    predictive_entropy,
+)
+
+TRAIN, AHEAD, PERIOD = 120, 24, 12
+"""Months."""
+FIRST_MONTH = "1966-01"
+"""Of the paper's window."""
+
+
+def scores(forecast: AbstractRealForecast, observed: np.ndarray) -> dict[str, float]:
+    """The scores of one window, averaged over its months."""
+    ahead = jnp.asarray(observed, forecast.mean.dtype)
+    return {name: float(value) for name, value in _scores(forecast, ahead).items()}
+
+
+# Compiled with the forecast as an argument: as it stands every forecast would be compiled anew.
+@jax.jit
+def _scores(forecast: AbstractRealForecast, ahead: Array) -> dict[str, Array]:
+    return {
+        "MAE": mae(forecast, ahead),
+        "interval score": jnp.mean(interval_score(forecast, ahead)),
+        "log score": jnp.mean(log_score(forecast, ahead)),
+        "CRPS": jnp.mean(crps(forecast, ahead)),
+        "predictive entropy": jnp.mean(predictive_entropy(forecast, key=jr.key(0))),
+        "coverage": coverage(forecast, ahead),
+    }
+
+
+def by_metric(each: Iterable[dict[str, float]]) -> dict[str, list[float]]:
+    each = list(each)
+    return {metric: [one[metric] for one in each] for metric in each[0]}
