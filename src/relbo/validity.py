@@ -96,7 +96,11 @@ def _volume_bound(entropy: AbstractEntropy, dimension: int | None) -> Bound:
             f"the log determinant is estimated, with a bias: {dimension} values move together, "
             "more than max_exact_dimension",
         )
-    return Bound(None, "while the steps are one-to-one wherever the base goes")
+    return Bound(
+        None,
+        "while the steps are one-to-one wherever the base goes and the score does not jump; "
+        "relbo.evaluate.check_bound holds it against an annealed estimate",
+    )
 
 
 def check_pair(kernel: AbstractKernel, entropy: AbstractEntropy) -> None:
