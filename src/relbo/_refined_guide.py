@@ -287,20 +287,21 @@ class AbstractRefinedGuide(AutoGuide):
     def _draw(
         self, key: PRNGKeyArray, params: dict[str, PyTree], number: int, call: Call
     ) -> dict[str, Array]:
-        guide_key, model_key = jr.split(key)
         if self.refinement.kernel.interacting:
+            guide_key, model_key = jr.split(key)
+            model_keys = jr.split(model_key, number)
             with played(guide_key, params):
                 latents, _ = self.particles(number, *call.args, **call.kwargs)
         else:
-            latents = jax.vmap(lambda key: self._draw_one(key, params, call))(
-                jr.split(guide_key, number)
-            )
+            keys = jax.vmap(jr.split)(jr.split(key, number))
+            guide_keys, model_keys = keys[:, 0], keys[:, 1]
+            latents = jax.vmap(lambda key: self._draw_one(key, params, call))(guide_keys)
         if not any(site["type"] == "deterministic" for site in self._prototype.values()):
             return latents
         computed = lambda key, latents: deterministic_values(
             self.model, key, call, {**fresh(params), **latents}
         )
-        return {**latents, **jax.vmap(computed)(jr.split(model_key, number), latents)}
+        return {**latents, **jax.vmap(computed)(model_keys, latents)}
 
     def _draw_one(
         self, key: PRNGKeyArray, params: dict[str, PyTree], call: Call
