@@ -27,17 +27,12 @@ BY_ADAM, FOR_LONG, MORE_LATENTS, SMOOTH = ", Adam", ", long", ", 20 latents", ",
 """At the end of a row's name: trained by another optimiser than the others, longer, with more
 latent values than the paper's ten, or with networks that have no relus."""
 CHANGE_OF_VARIABLES = "VIS T=1, change of variables, importance-weighted"
-_PAIRS_OF = {
-    BY_ADAM: _PAIRS[:2],
-    MORE_LATENTS: _PAIRS[::2],
-    SMOOTH: ((CHANGE_OF_VARIABLES, "IWAE"),),
-}
+_PAIRS_OF = {BY_ADAM: _PAIRS[:2], MORE_LATENTS: _PAIRS[::2]}
 _WHEN = {
     "": "",
     BY_ADAM: " when both are trained by Adam",
     FOR_LONG: " when both are trained for long",
     MORE_LATENTS: " when both have 20 latent values",
-    SMOOTH: " when both have networks without relus",
 }
 PUBLISHED = {
     "vae-mnist": {

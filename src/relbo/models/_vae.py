@@ -112,8 +112,8 @@ def autoencoder(
         hidden_sizes: of the dense networks that are the default.
         num_classes: for a conditional one, how many labels there are; `None` for a plain one.
         activation: of their hidden layers. A sampler's step follows the gradient of the
-            decoder, which jumps with relus; `ChangeOfVariables` is a bound with smooth ones
-            only, such as `jax.nn.silu`.
+            decoder, which jumps with relus; `ChangeOfVariables` can be a bound with
+            smooth ones only, such as `jax.nn.silu`, and while its steps do not fold.
         encoder: makes another encoder: called with `key=`, gives a function (an
             `equinox.Module`) from one image, and its label as zeros and a one where there are
             labels, to the mean and the standard deviation of z.
