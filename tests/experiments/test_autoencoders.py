@@ -192,16 +192,9 @@ def test_smooth_rows_have_networks_without_relus_and_are_else_the_same():
         assert _autoencoders.Work.model(None, same).decoder.layers.activation is jax.nn.relu
         work = tiny_work("sound")
         assert work._decisive(row) != work._decisive(same)
-    found = [
-        likelihood(f"{name}, smooth", value)
-        for name, value in zip(names, (-97, -95), strict=True)
-    ]
-    claims = autoencoder_story("digits").claims(Numbers(found))
-    better = [claim.text for claim in claims if claim.verdict == "better"]
-    assert better == [
-        "VIS T=1, change of variables, importance-weighted: a bound that trains a better model "
-        "than the IWAE when both have networks without relus."
-    ]
+    # Whether its steps fold is not known before it is run: nothing calls it a bound.
+    claims = autoencoder_story("digits").claims(Numbers([]))
+    assert not any("change of variables" in claim.text for claim in claims)
 
 
 def test_long_rows_are_trained_as_the_others_but_longer():
