@@ -36,6 +36,7 @@ from relbo._program import (
 )
 from relbo._sampler_sites import sampler_from_sites
 from relbo._walk import RESULTS
+from relbo.entropy import ChangeOfVariables
 from relbo.refinement import LogDensity, Refined, Refinement
 from relbo.validity import Bound, Subsampling, bound
 
@@ -256,6 +257,46 @@ class AbstractRefinedGuide(AutoGuide):
             name: jnp.quantile(draws[name], levels, axis=0)
             for name in latent_names(self._prototype)
         }
+
+    def share_folded(
+        self,
+        rng_key: PRNGKeyArray,
+        params: dict[str, PyTree],
+        *args: Any,
+        num_samples: int = 1000,
+        **kwargs: Any,
+    ) -> Scalar:
+        """The share of draws whose steps are seen to fold space, under a change of variables.
+
+        Zero is what its bound asks for. Where some are folded, the objective is too high by no
+        more than the mean entropy of a draw's origin given the draw.
+
+        Args:
+            rng_key: a random key.
+            params: the learned parameters.
+            *args: the model's arguments.
+            num_samples: how many draws to look at.
+            **kwargs: the model's keyword arguments.
+        """
+        self._check_ready()
+        call = Call(args, kwargs)
+        check_arguments(self.model, self._prototype, params, call)
+        longer = self._at_full_size()
+
+        def folded(key: PRNGKeyArray, params: dict[str, PyTree]) -> Scalar:
+            with played(key, params):
+                sampler, _ = sampler_from_sites(longer.refinement, longer.prefix)
+                refined, _ = longer._refine(draw_key(), sampler, call, num_samples)
+            total = sum(leaf.size for leaf in jax.tree.leaves(refined.position))
+            entropy, dimension = sampler.entropy, total // refined.one_to_one.size
+            if not (isinstance(entropy, ChangeOfVariables) and entropy.is_exact(dimension)):
+                raise ValueError(
+                    "share_folded looks at the Jacobians of an exact ChangeOfVariables, and "
+                    f"there are none of {type(entropy).__name__} in {dimension} dimensions"
+                )
+            return jnp.mean(~refined.one_to_one)
+
+        return eqx.filter_jit(folded)(rng_key, params)
 
     def _see_model(self, call: Call) -> None:
         try:

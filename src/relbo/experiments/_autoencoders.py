@@ -30,6 +30,7 @@ from relbo.experiments._image_scores import (
     fitted_loglikelihood,
     paper_estimate,
     refined_draws,
+    share_folded,
 )
 from relbo.experiments._image_work import (
     PART,
@@ -49,6 +50,7 @@ GAP = "annealed less importance sampling, on that part"
 PAPER_ESTIMATE = "the paper's estimate"
 OBJECTIVE = "objective on the training images"
 EPOCH_SECONDS = "seconds an epoch"
+FOLDED = "draws whose step folds space"
 NUM_SHOWN = 20
 DRAWS_A_LATENT = 5
 """Of each image's code, for a first proposal."""
@@ -175,6 +177,10 @@ class Work(AbstractWork):
             num_rounds=self.settings.num_rounds,
         )
         scores = {LOG_LIKELIHOOD: fitted.mean().value, OBJECTIVE: trained.objective}
+        if row.may_fold:
+            some = test[::stride]
+            folded = share_folded(draw_key, guide, params, some, num_draws=number)
+            scores[FOLDED] = np.mean(folded)
         if trained.is_whole and trained.part > 0.0:
             scores[EPOCH_SECONDS] = trained.seconds / (trained.part * self.num_epochs(row))
         if seed == 0:
@@ -270,6 +276,9 @@ class Work(AbstractWork):
             PAPER_ESTIMATE: "log-mean-exp of 10 draws after their steps without noise, over a "
             "density taken at its own centre; ",
             OBJECTIVE: "what was maximised, an image, over the last iterations; ",
+            FOLDED: f"share of {DRAWS_A_LATENT * row.num_latents} draws of each of {part} "
+            "images taken evenly from the test images whose Jacobian has a negative "
+            "determinant; ",
             EPOCH_SECONDS: "training alone, compilation included; ",
             PART: "how far it came before it failed; ",
         }[metric]

@@ -76,6 +76,8 @@ class Row(NamedTuple):
     """What one must know of its training besides."""
     annealing: int = 1
     """How many times as many temperatures as the others its annealed estimate takes."""
+    may_fold: bool = False
+    """Whether its objective is a bound only while its steps do not fold space."""
 
 
 def paper_rows() -> list[Row]:
@@ -243,6 +245,7 @@ def refined_row(
         _num_passes(entropy, num_steps, freeze_model),
         num_steps,
         remark=f"S = {NUM_PARTICLES}{units}{cap}{path}",
+        may_fold=entropy.counts_volume,
     )
 
 

@@ -126,6 +126,23 @@ def _refined_draws(
     return map_batched(of_one, (jr.split(key, len(images)), images), batch_size)
 
 
+def share_folded(
+    key: PRNGKeyArray,
+    guide: Any,
+    params: Params,
+    images: np.ndarray,
+    *,
+    num_draws: int,
+    batch_size: int = 64,
+) -> Float[Array, " n"]:
+    """Of the draws of each image's code, how many steps fold space."""
+    seen = lambda inputs: guide.share_folded(
+        inputs[0], params, inputs[1][None], num_samples=num_draws
+    )
+    keys = jr.split(key, len(images))
+    return eqx.filter_jit(map_batched)(seen, (keys, jnp.asarray(images)), batch_size)
+
+
 def paper_estimate(
     key: PRNGKeyArray,
     vae: Autoencoder,
