@@ -100,16 +100,17 @@ def _rich_bar(memory: float = 30.0) -> Iterator[Report]:
 def _plain_lines(every: float = 10.0) -> Report:
     """A line when a phase ends, and now and then on the way."""
     last = {"time": time.monotonic()}
-    begin: dict[str, float] = {}
+    begin: dict[str, tuple[float, float]] = {}
 
     def report(phase: str, fraction: float, note: str = "") -> None:
         now = time.monotonic()
-        begin.setdefault(phase, now)
+        # What was done before is no work of this sitting: a run may have been resumed.
+        since, done = begin.setdefault(phase, (now, fraction))
         if fraction >= 1.0 or now - last["time"] > every:
             last["time"] = now
             said = f"relbo: {phase} {fraction:4.0%} {note}".rstrip()
-            if 0.0 < fraction < 1.0:
-                left = (now - begin[phase]) * (1.0 - fraction) / fraction
+            if done < fraction < 1.0:
+                left = (now - since) * (1.0 - fraction) / (fraction - done)
                 said += f", about {duration(left)} left"
             print(said, file=sys.stderr, flush=True)
 

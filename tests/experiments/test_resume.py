@@ -84,6 +84,18 @@ def test_plain_lines_estimate_the_time_left(monkeypatch, capsys):
     ]
 
 
+def test_lines_of_a_resumed_phase_count_this_sitting_alone(monkeypatch, capsys):
+    clock = iter([0.0, 20.0, 40.0])
+    monkeypatch.setattr(_progress.time, "monotonic", lambda: next(clock))
+    report = _progress._plain_lines()
+    report("fit", 0.5)
+    report("fit", 0.6)
+    assert capsys.readouterr().err.splitlines() == [
+        "relbo: fit  50%",
+        "relbo: fit  60%, about 80 s left",
+    ]
+
+
 def test_durations_are_said_as_people_say_them():
     assert _progress.duration(3.4) == "3 s"
     assert _progress.duration(125) == "2 min"
