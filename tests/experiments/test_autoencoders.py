@@ -191,7 +191,7 @@ def test_smooth_rows_have_networks_without_relus_and_are_else_the_same():
         assert {layer.activation for layer in layers} == {jax.nn.silu}
         assert _autoencoders.Work.model(None, same).decoder.layers.activation is jax.nn.relu
         work = tiny_work("sound")
-        assert work._decisive(row) != work._decisive(same)
+        assert work._decisive(row, 0) != work._decisive(same, 0)
     # Whether its steps fold is not known before it is run: nothing calls it a bound.
     claims = autoencoder_story("digits").claims(Numbers([]))
     assert not any("change of variables" in claim.text for claim in claims)
@@ -214,11 +214,12 @@ def tiny_work(protocol):
 def test_rows_with_more_temperatures_say_so_and_are_not_taken_for_those_with_fewer():
     work = tiny_work("paper")
     cell = Cell({_autoencoders.ANNEALED: -1.0}, 0.0, None, "")
-    for row, number in zip(rows_of("paper"), (4, 8, 4), strict=True):
+    for row, number in zip(rows_of("paper"), (4, 8, 8), strict=True):
         (record,) = work.records(row, [cell])
         assert f", {number} temperatures" in record.estimator
         fewer = row._replace(annealing=1)
-        assert (work._decisive(row) == work._decisive(fewer)) == (number == 4)
+        assert (work._decisive(row, 0) == work._decisive(fewer, 0)) == (number == 4)
+        assert work._decisive(row, 1) == work._decisive(fewer, 1)  # which is not annealed
 
 
 def test_optimisers_move_what_they_say():

@@ -83,12 +83,14 @@ class Row(NamedTuple):
 def paper_rows() -> list[Row]:
     """The plain autoencoder, and five steps under the paper's two accounts."""
     step = PAPER_STEP_SIZE
-    particle = refined_row("VIS-5-10, particle", SGD(step), Particle(), TRAIN_STEPS)
+    steps = [
+        refined_row("VIS-5-10, particle", SGD(step), Particle(), TRAIN_STEPS),
+        refined_row("VIS-5-10, Monte Carlo", SGLD(step), MonteCarlo(), TRAIN_STEPS),
+    ]
+    # Their posteriors are farthest from the prior, where annealing begins.
     return [
         refined_row("VAE", SGD(step), Gaussian(), 0),
-        # Its posteriors are farthest from the prior, where annealing begins.
-        particle._replace(annealing=2),
-        refined_row("VIS-5-10, Monte Carlo", SGLD(step), MonteCarlo(), TRAIN_STEPS),
+        *(row._replace(annealing=2) for row in steps),
     ]
 
 

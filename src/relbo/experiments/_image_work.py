@@ -193,7 +193,9 @@ class AbstractWork(ABC):
         kept = self.kept(row, seed) if resume else None
         if not resume:
             self.forget(row, seed)
-        return kept or computed_cell(self._path(row, seed), self._decisive(row), run, compute)
+        return kept or computed_cell(
+            self._path(row, seed), self._decisive(row, seed), run, compute
+        )
 
     def forget(self, row: Row, seed: int) -> None:
         """Removes what a run would go on from."""
@@ -201,7 +203,7 @@ class AbstractWork(ABC):
 
     def kept(self, row: Row, seed: int) -> Cell | None:
         """What was found before with the same settings."""
-        return kept_cell(self._path(row, seed), self._decisive(row))
+        return kept_cell(self._path(row, seed), self._decisive(row, seed))
 
     def _path(self, row: Row, seed: int) -> Path:
         return self.directory / "cells" / f"{self.protocol}-{slug(row.name)}-{seed}.json"
@@ -210,15 +212,16 @@ class AbstractWork(ABC):
         name = f"{self.protocol}-{slug(row.name)}-{self.num_epochs(row)}-{seed}"
         return self.directory / "checkpoints" / name
 
-    def _decisive(self, row: Row) -> dict[str, Any]:
+    def _decisive(self, row: Row, seed: int) -> dict[str, Any]:
         """What the numbers depend on; a seed is the same among few or many."""
         settings = self.settings._asdict()
         for name in ("num_seeds", "sound_epochs", "paper_share"):  # the words have the epochs
             settings.pop(name)
         images = {"train": self.splits.train.images, "test": self.splits.test.images}
         sums = {part: _checksum(values) for part, values in images.items()}
-        # Left out where there is none, so that cells of before it was there are still good.
-        more = {"annealing": row.annealing} if row.annealing > 1 else {}
+        # Only the first seed is annealed. Left out where it says nothing, so that cells of
+        # before it was there are still good.
+        more = {"annealing": row.annealing} if row.annealing > 1 and seed == 0 else {}
         return {**settings, **sums, **more, "training": self.words(row)}
 
 

@@ -282,13 +282,13 @@ class Work(AbstractWork):
         path = self._evidence_path(row, seed)
         path.parent.mkdir(parents=True, exist_ok=True)
         arrays: dict[str, Any] = {way: np.asarray(values) for way, values in evidence.items()}
-        np.savez(path, settings=json.dumps(self._decisive(row)), **arrays)
+        np.savez(path, settings=json.dumps(self._decisive(row, seed)), **arrays)
 
     def _kept_evidence(self, row: Row, seed: int) -> dict[str, Array]:
         """Nothing where there is none, or what there is was found with other settings."""
         path = self._evidence_path(row, seed)
         found = dict(np.load(path)) if path.exists() else {}
-        if str(found.pop("settings", "")) != json.dumps(self._decisive(row)):
+        if str(found.pop("settings", "")) != json.dumps(self._decisive(row, seed)):
             return {}
         return {way: jnp.asarray(values) for way, values in found.items()}
 
