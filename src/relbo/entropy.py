@@ -230,7 +230,7 @@ class ChangeOfVariables(AbstractPathEntropy):
             # Columns in turn, and of each draw its own: to differentiate, XLA would sum over
             # columns side by side, or over draws that share one, and takes several times as
             # long for these sums as for the products in a network.
-            own = 0 * jax.lax.stop_gradient(flat)
+            own = 0 * jax.lax.stop_gradient(flat[None])
             columns = jax.lax.map(tangent_fn, jnp.eye(flat.shape[0], dtype=flat.dtype) + own)
             sign, log_volume = jnp.linalg.slogdet(columns)
             return Left(kept, log_volume, sign > 0)

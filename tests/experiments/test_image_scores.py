@@ -17,6 +17,7 @@ from relbo.experiments._image_scores import (
     fitted_loglikelihood,
     paper_estimate,
     refined_draws,
+    share_folded,
 )
 from relbo.models import autoencoder
 
@@ -134,3 +135,25 @@ def test_papers_estimate_pays_for_the_spread_of_the_encoder(linear):
         values[1] - values[0], NUM_LATENTS * np.log(4.0), rtol=1e-3, atol=1e-3
     )
     assert np.all(values[1] > exact)
+
+
+@pytest.mark.parametrize(("which", "share"), [("short", 0.0), ("between", 1.0)])
+def test_steps_fold_beyond_the_curvature(linear, which, share):
+    """A linear model is curved alike everywhere: a step folds all codes or none."""
+    vae, _, params, images, _ = linear
+    weight = vae.decoder_from(params).weight
+    low, high = jnp.linalg.eigvalsh(jnp.eye(NUM_LATENTS) + weight.T @ weight / NOISE**2)
+    step_size = {"short": 0.9 / high, "between": 2 / (low + high)}[which]
+    guide = relbo.refine(
+        vae.guide,
+        vae.model,
+        kernel=relbo.SGD(float(step_size)),
+        entropy=relbo.ChangeOfVariables(),
+        num_steps=1,
+        space="unconstrained",
+    )
+    trace = handlers.trace(handlers.seed(guide, 0)).get_trace(images[:1])
+    networks = {name: value for name, value in params.items() if name.endswith("$params")}
+    own = {name: s["value"] for name, s in trace.items() if s["type"] == "param"}
+    found = share_folded(jr.key(0), guide, {**own, **networks}, images, num_draws=10)
+    np.testing.assert_array_equal(found, np.full(len(images), share))
