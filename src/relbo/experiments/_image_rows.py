@@ -40,6 +40,9 @@ STEP_SIZE = 0.03
 WHITENED_STEP_SIZE = 0.02
 """Where each learned step begins in the encoder's own units: low, as these are far too wide at
 first."""
+UNFOLDED_STEP_SIZE = 1e-3
+"""Where a step that must not fold begins in these units: what is folded at first, while they are
+too wide, stays so, as folds are not paid for."""
 LEAPFROG_SIZE = 0.1
 """The same of Hamiltonian steps."""
 MAX_SCORE = 10.0
@@ -138,7 +141,7 @@ def sound_rows() -> list[Row]:
     # the latent space itself would, as most posteriors are narrower than their root.
     volume = refined_row(
         CHANGE_OF_VARIABLES,
-        SGD(WHITENED_STEP_SIZE),
+        SGD(UNFOLDED_STEP_SIZE),
         ChangeOfVariables(),
         1,
         space="whitened",
