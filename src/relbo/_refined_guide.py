@@ -268,8 +268,8 @@ class AbstractRefinedGuide(AutoGuide):
     ) -> Scalar:
         """The share of draws whose steps are seen to fold space, under a change of variables.
 
-        Zero is what its bound asks for. Where some are folded, the objective is too high by no
-        more than the mean entropy of a draw's origin given the draw.
+        Zero is what its bound asks for. Beyond that the objective is too high, by the mean
+        entropy of where a draw began given where it ended.
 
         Args:
             rng_key: a random key.

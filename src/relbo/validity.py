@@ -99,7 +99,8 @@ def _volume_bound(entropy: AbstractEntropy, dimension: int | None) -> Bound:
     return Bound(
         None,
         "while the steps are one-to-one wherever the base goes and the score does not jump; "
-        "relbo.evaluate.check_bound holds it against an annealed estimate",
+        "guide.share_folded looks for folds, and relbo.evaluate.check_bound holds it against "
+        "an annealed estimate",
     )
 
 
