@@ -132,6 +132,54 @@ def test_weights_count_preimages_where_steps_fold():
     assert estimate.bound.valid is None
 
 
+def linear_volume(matrix, **options):
+    """What the account makes of a linear step."""
+    step = lambda z: (jnp.asarray(matrix) @ z, z)
+    left = relbo.ChangeOfVariables(**options).leave(None, step, jnp.zeros(len(matrix)))
+    return float(left.log_volume), bool(left.one_to_one)
+
+
+def test_a_monotone_volume_is_the_exact_one_of_a_symmetric_step():
+    matrix = np.array([[0.7, 0.3], [0.3, 0.6]])
+    found, one_to_one = linear_volume(matrix, monotone=True)
+    np.testing.assert_allclose(found, linear_volume(matrix)[0], rtol=1e-12)
+    np.testing.assert_allclose(found, np.log(0.7 * 0.6 - 0.3**2), rtol=1e-12)
+    assert one_to_one
+
+
+def test_a_monotone_volume_is_never_above_that_of_another_step():
+    for seed in range(20):
+        matrix = np.eye(3) + 0.25 * np.random.default_rng(seed).uniform(-1, 1, (3, 3))
+        found, one_to_one = linear_volume(matrix, monotone=True)
+        assert one_to_one
+        assert found < linear_volume(matrix)[0]
+
+
+def test_a_monotone_volume_charges_what_folds():
+    """Along the tangent at 0.1, so that its gradient leads back."""
+    charge = lambda value: linear_volume(np.diag([0.5, value]), monotone=True)
+    for value in (0.05, 0.0, -0.7):
+        expected = np.log(0.5) + np.log(0.1) + (value - 0.1) / 0.1
+        found, one_to_one = charge(value)
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
+        assert not one_to_one
+    assert charge(0.11)[1]
+
+
+def test_a_monotone_account_keeps_the_learned_step_from_folding():
+    """Plainly a long step is rewarded for the volume it seems to make."""
+    base = relbo.DiagonalNormal(jnp.zeros(2))
+    logdensity_fn = lambda z: -0.5 * jnp.sum(jnp.array([1.0, 4.0]) * z**2)
+
+    def slope(monotone):
+        entropy = relbo.ChangeOfVariables(monotone=monotone)
+        refinement = relbo.Refinement(relbo.SGD(0.3), entropy, num_steps=1)
+        log_q = lambda r: r(jr.key(0), base, logdensity_fn).log_q
+        return eqx.filter_grad(log_q)(refinement).kernel.step_size.raw
+
+    assert slope(monotone=False) < 0 < slope(monotone=True)
+
+
 def test_gaussian_from_the_mean_walks_once_for_all_draws():
     """The path does not depend on the draw, so its cost does not grow with their number."""
     base = relbo.DiagonalNormal(jnp.zeros(64))

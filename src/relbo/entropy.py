@@ -16,6 +16,14 @@ Leave = Callable[[Array], tuple[Array, Any]]
 """Maps a position to the position after a step, and anything else to be kept of the step."""
 
 
+SMALLEST_STRETCH = 0.1
+"""Of a step that counts as one-to-one for certain, in any direction."""
+
+
+FOLD_CHARGE = 5.0
+"""In nats, of a direction that a step leaves no volume, beyond what is charged linearly."""
+
+
 class Left(NamedTuple):
     """A step taken under an account."""
 
@@ -191,13 +199,21 @@ class ChangeOfVariables(AbstractPathEntropy):
     For a contracting flow (a concave log density) the estimate is too high, and so is the
     objective.
 
+    Folding is not paid for, and a step size that is learned may well end where it folds.
+    `monotone` puts the symmetric part of the Jacobian in its place, whose determinant is no
+    larger where its eigenvalues are positive, and the same for `SGD` without a cap. An
+    eigenvalue below 0.1 is charged along the tangent of the logarithm there: the lower, the
+    more. If none is, anywhere, the steps are one-to-one.
+
     Args:
         max_exact_dimension: the largest dimension for the exact determinant.
+        monotone: charges steps that fold, or nearly so.
         num_terms: n.
         num_probes: how many vectors v to average over.
     """
 
     max_exact_dimension: int = eqx.field(static=True)
+    monotone: bool = eqx.field(static=True)
     num_terms: int = eqx.field(static=True)
     num_probes: int = eqx.field(static=True)
     counts_forward: ClassVar[bool] = False
@@ -205,7 +221,12 @@ class ChangeOfVariables(AbstractPathEntropy):
     counts_volume: ClassVar[bool] = True
 
     def __init__(
-        self, max_exact_dimension: int = 64, *, num_terms: int = 8, num_probes: int = 1
+        self,
+        max_exact_dimension: int = 64,
+        *,
+        monotone: bool = False,
+        num_terms: int = 8,
+        num_probes: int = 1,
     ):
         if max_exact_dimension < 0 or num_terms < 1 or num_probes < 1:
             raise ValueError(
@@ -213,6 +234,7 @@ class ChangeOfVariables(AbstractPathEntropy):
                 f"num_probes >= 1, got {max_exact_dimension}, {num_terms}, {num_probes}"
             )
         self.max_exact_dimension = max_exact_dimension
+        self.monotone = monotone
         self.num_terms = num_terms
         self.num_probes = num_probes
 
@@ -232,8 +254,8 @@ class ChangeOfVariables(AbstractPathEntropy):
             # long for these sums as for the products in a network.
             own = 0 * jax.lax.stop_gradient(flat[None])
             columns = jax.lax.map(tangent_fn, jnp.eye(flat.shape[0], dtype=flat.dtype) + own)
-            sign, log_volume = jnp.linalg.slogdet(columns)
-            return Left(kept, log_volume, sign > 0)
+            log_volume, one_to_one = (_charged if self.monotone else _signed)(columns)
+            return Left(kept, log_volume, one_to_one)
         log_volume = self._estimate(key, tangent_fn, flat)
         return Left(kept, log_volume, jnp.array(True))
 
@@ -250,3 +272,16 @@ class ChangeOfVariables(AbstractPathEntropy):
 
         probes = jr.rademacher(key, (self.num_probes, like.shape[0]), like.dtype)
         return jnp.mean(jax.vmap(one_probe)(probes))
+
+
+def _signed(jacobian: Float[Array, "n n"]) -> tuple[Scalar, Bool[Array, ""]]:
+    sign, log_volume = jnp.linalg.slogdet(jacobian)
+    return log_volume, sign > 0
+
+
+def _charged(jacobian: Float[Array, "n n"]) -> tuple[Scalar, Bool[Array, ""]]:
+    values = jnp.linalg.eigvalsh((jacobian + jacobian.T) / 2)
+    inside = jnp.maximum(values, SMALLEST_STRETCH)
+    beyond = (inside - values) / SMALLEST_STRETCH
+    charge = beyond + FOLD_CHARGE * beyond**2
+    return jnp.sum(jnp.log(inside) - charge), jnp.all(values >= SMALLEST_STRETCH)

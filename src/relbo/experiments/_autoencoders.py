@@ -277,8 +277,7 @@ class Work(AbstractWork):
             "density taken at its own centre; ",
             OBJECTIVE: "what was maximised, an image, over the last iterations; ",
             FOLDED: f"share of {DRAWS_A_LATENT * row.num_latents} draws of each of {part} "
-            "images taken evenly from the test images whose Jacobian has a negative "
-            "determinant; ",
+            "images taken evenly from the test images whose step folds, or nearly so; ",
             EPOCH_SECONDS: "training alone, compilation included; ",
             PART: "how far it came before it failed; ",
         }[metric]

@@ -24,8 +24,9 @@ _PAIRS = tuple(
 )
 """A row with steps inside, and its own baseline."""
 BY_ADAM, FOR_LONG, MORE_LATENTS, SMOOTH = ", Adam", ", long", ", 20 latents", ", smooth"
+ONE_DRAW = ", one draw"
 """At the end of a row's name: trained by another optimiser than the others, longer, with more
-latent values than the paper's ten, or with networks that have no relus."""
+latent values than the paper's ten, with networks that have no relus, or with S = 1."""
 CHANGE_OF_VARIABLES = "VIS T=1, change of variables, importance-weighted"
 _PAIRS_OF = {BY_ADAM: _PAIRS[:2], MORE_LATENTS: _PAIRS[::2]}
 _WHEN = {
