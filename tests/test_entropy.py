@@ -147,6 +147,18 @@ def test_a_monotone_volume_is_the_exact_one_of_a_symmetric_step():
     assert one_to_one
 
 
+def test_a_monotone_walk_is_the_exact_one_while_its_steps_are_short():
+    base = relbo.DiagonalNormal(jnp.zeros(2))
+    plain, monotone = (
+        relbo.Refinement(relbo.SGD(0.02), relbo.ChangeOfVariables(monotone=m), num_steps=3)(
+            jr.key(0), base, funnel, num_particles=50
+        )
+        for m in (False, True)
+    )
+    assert jnp.all(monotone.one_to_one)
+    np.testing.assert_allclose(monotone.log_q, plain.log_q, rtol=1e-10)
+
+
 def test_a_monotone_volume_is_never_above_that_of_another_step():
     for seed in range(20):
         matrix = np.eye(3) + 0.25 * np.random.default_rng(seed).uniform(-1, 1, (3, 3))
@@ -156,10 +168,11 @@ def test_a_monotone_volume_is_never_above_that_of_another_step():
 
 
 def test_a_monotone_volume_charges_what_folds():
-    """Along the tangent at 0.1, so that its gradient leads back."""
+    """The more, the farther it folds, so that its gradient leads back."""
     charge = lambda value: linear_volume(np.diag([0.5, value]), monotone=True)
     for value in (0.05, 0.0, -0.7):
-        expected = np.log(0.5) + np.log(0.1) + (value - 0.1) / 0.1
+        lack = 1 - value / 0.1
+        expected = np.log(0.5) + np.log(0.1) - lack - 5 * lack**2
         found, one_to_one = charge(value)
         np.testing.assert_allclose(found, expected, rtol=1e-12)
         assert not one_to_one

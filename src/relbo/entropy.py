@@ -200,14 +200,15 @@ class ChangeOfVariables(AbstractPathEntropy):
     objective.
 
     Folding is not paid for, and a step size that is learned may well end where it folds.
-    `monotone` puts the symmetric part of the Jacobian in its place, whose determinant is no
-    larger where its eigenvalues are positive, and the same for `SGD` without a cap. An
-    eigenvalue below 0.1 is charged along the tangent of the logarithm there: the lower, the
-    more. If none is, anywhere, the steps are one-to-one.
+    `monotone` works against that. It takes the symmetric part of the Jacobian, whose
+    determinant is no larger while its eigenvalues are positive, and the same for `SGD` without
+    a cap. What an eigenvalue $s$ lacks of 0.1 is charged: with $r = 1 - s / 0.1 > 0$ its
+    logarithm becomes $\log 0.1 - r - 5 r^2$. If no point of the base is charged, the steps are
+    one-to-one.
 
     Args:
         max_exact_dimension: the largest dimension for the exact determinant.
-        monotone: charges steps that fold, or nearly so.
+        monotone: charges steps that fold, or nearly so; for the exact determinant.
         num_terms: n.
         num_probes: how many vectors v to average over.
     """
