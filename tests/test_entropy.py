@@ -150,7 +150,7 @@ def test_a_monotone_volume_is_the_exact_one_of_a_symmetric_step():
 def test_a_monotone_walk_is_the_exact_one_while_its_steps_are_short():
     base = relbo.DiagonalNormal(jnp.zeros(2))
     plain, monotone = (
-        relbo.Refinement(relbo.SGD(0.02), relbo.ChangeOfVariables(monotone=m), num_steps=3)(
+        relbo.Refinement(relbo.SGD(0.002), relbo.ChangeOfVariables(monotone=m), num_steps=3)(
             jr.key(0), base, funnel, num_particles=50
         )
         for m in (False, True)

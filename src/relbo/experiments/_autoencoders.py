@@ -22,6 +22,7 @@ import numpy as np
 from relbo.data import ImageSplits
 from relbo.data._splits import even_rows
 from relbo.experiments import Options, Outcome
+from relbo.experiments._autoencoders_story import FOLDED, LOG_LIKELIHOOD, PAPER_ESTIMATE
 from relbo.experiments._cells import Cell, slug
 from relbo.experiments._image_figures import draw_codes
 from relbo.experiments._image_rows import PAPER_STEP_SIZE, TEST_STEPS, Row, rows_of
@@ -44,13 +45,10 @@ from relbo.experiments._metrics import Record, over_seeds
 from relbo.experiments._run import settings_for
 from relbo.models import Autoencoder, autoencoder
 
-LOG_LIKELIHOOD = "test log-likelihood"
 ANNEALED = "test log-likelihood, annealed, on a part"
 GAP = "annealed less importance sampling, on that part"
-PAPER_ESTIMATE = "the paper's estimate"
 OBJECTIVE = "objective on the training images"
 EPOCH_SECONDS = "seconds an epoch"
-FOLDED = "draws whose step folds space"
 NUM_SHOWN = 20
 DRAWS_A_LATENT = 5
 """Of each image's code, for a first proposal."""

@@ -122,7 +122,7 @@ def sound_rows() -> list[Row]:
         vcd,
         # No bound after all: the score of a decoder with relus jumps.
         refined_row(
-            CHANGE_OF_VARIABLES,
+            f"{CHANGE_OF_VARIABLES}, importance-weighted",
             SGD(STEP_SIZE),
             ChangeOfVariables(),
             1,
@@ -143,7 +143,7 @@ def sound_rows() -> list[Row]:
     # a time, since importance weights pass over what is charged for a fold.
     plain = refined_row(f"VAE{ONE_DRAW}", SGD(), Gaussian(), 0, num_draws=1)
     volume = refined_row(
-        f"VIS T=1, change of variables{ONE_DRAW}",
+        f"{CHANGE_OF_VARIABLES}{ONE_DRAW}",
         SGD(UNFOLDED_STEP_SIZE),
         ChangeOfVariables(monotone=True),
         1,
