@@ -178,7 +178,7 @@ class Work(AbstractWork):
         if row.may_fold:
             some = test[::stride]
             folded = share_folded(draw_key, guide, params, some, num_draws=number)
-            scores[FOLDED] = np.mean(folded)
+            scores[FOLDED] = float(np.mean(folded))
         if trained.is_whole and trained.part > 0.0:
             scores[EPOCH_SECONDS] = trained.seconds / (trained.part * self.num_epochs(row))
         if seed == 0:
