@@ -166,6 +166,8 @@ def test_a_monotone_volume_is_never_above_that_of_another_step():
         found, one_to_one = linear_volume(matrix, monotone=True)
         assert one_to_one
         assert found < linear_volume(matrix)[0]
+        symmetric = np.log(np.linalg.det((matrix + matrix.T) / 2))
+        np.testing.assert_allclose(found, symmetric, rtol=1e-10)
 
 
 def test_a_monotone_volume_charges_what_folds():

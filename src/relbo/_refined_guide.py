@@ -268,8 +268,9 @@ class AbstractRefinedGuide(AutoGuide):
     ) -> Scalar:
         """The share of draws whose steps are seen to fold space, under a change of variables.
 
-        Zero is what its bound asks for. Beyond that the objective is too high, by the mean
-        entropy of where a draw began given where it ended.
+        Zero is what its bound asks for. Beyond that the plain account is too high, by the mean
+        entropy of where a draw began given where it ended; the monotone one charges its folds,
+        and counts draws that nearly fold.
 
         Args:
             rng_key: a random key.

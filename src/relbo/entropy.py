@@ -31,7 +31,8 @@ class Left(NamedTuple):
     log_volume: Scalar
     """log abs det of the step's Jacobian, 0 where the account does not ask for it."""
     one_to_one: Bool[Array, ""]
-    """False where the Jacobian was seen to change its orientation: the step folds space."""
+    """False where the Jacobian was seen to change its orientation: the step folds space. In the
+    monotone form, where it was charged: the step folds, or nearly so."""
 
 
 class AbstractEntropy(eqx.Module):
@@ -281,7 +282,7 @@ def _signed(jacobian: Float[Array, "n n"]) -> tuple[Scalar, Bool[Array, ""]]:
 
 
 def _charged(jacobian: Float[Array, "n n"]) -> tuple[Scalar, Bool[Array, ""]]:
-    values = jnp.linalg.eigvalsh((jacobian + jacobian.T) / 2)
+    values = jnp.linalg.eigvalsh(jacobian, symmetrize_input=True)
     inside = jnp.maximum(values, SMALLEST_STRETCH)
     beyond = (inside - values) / SMALLEST_STRETCH
     charge = beyond + FOLD_CHARGE * beyond**2

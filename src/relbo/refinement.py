@@ -35,7 +35,8 @@ class Refined(NamedTuple):
     result: RESULTS
     """How the walk ended. Where it failed, the position is the last good one."""
     one_to_one: Bool[Array, ""]
-    """False where a change of variables was seen to fold space."""
+    """False where a change of variables was seen to fold space; in its monotone form, also
+    where it nearly does."""
 
 
 class Path(NamedTuple):

@@ -42,8 +42,7 @@ WHITENED_STEP_SIZE = 0.02
 """Where each learned step begins in the encoder's own units: low, as these are far too wide at
 first."""
 UNFOLDED_STEP_SIZE = 5e-3
-"""Where a step that must not fold begins in these units: what is folded at first, while these
-are too wide, stays so, as folds are not paid for."""
+"""Where a step that must not fold begins in these units, which are too wide at first."""
 LEAPFROG_SIZE = 0.1
 """The same of Hamiltonian steps."""
 MAX_SCORE = 10.0

@@ -193,9 +193,8 @@ class AbstractWork(ABC):
         kept = self.kept(row, seed) if resume else None
         if not resume:
             self.forget(row, seed)
-        return kept or computed_cell(
-            self._path(row, seed), self._decisive(row, seed), run, compute
-        )
+        where, settings = self._path(row, seed), self._decisive(row, seed)
+        return kept or computed_cell(where, settings, run, compute)
 
     def forget(self, row: Row, seed: int) -> None:
         """Removes what a run would go on from."""
