@@ -12,6 +12,7 @@ from relbo.experiments import (
     InputError,
     Options,
     _autoencoders,
+    _cells,
     _image_work,
     vae_fashion,
     vae_mnist,
@@ -78,6 +79,22 @@ def test_what_is_done_is_kept(tiny_run, capsys):
     assert "1 fits to do" in capsys.readouterr().out
     assert second[: len(first)] == first
     assert {record.row for record in second} == {"VAE", "IWAE"}
+
+
+def test_fewer_seeds_of_one_row_leave_those_of_others(tiny_run, monkeypatch, tmp_path):
+    score = lambda seed: ({_autoencoders.LOG_LIKELIHOOD: -1.0 - seed}, 0.0)
+    monkeypatch.setattr(
+        _autoencoders.Work,
+        "run",
+        lambda work, row, seed, run, resume: _cells.computed_cell(
+            work._path(row, seed), work._decisive(row, seed), run, lambda: score(seed)
+        ),
+    )
+    tiny_run(vae_mnist, "sound", only=("VAE", "VAE, long"), num_seeds=3)
+    (tmp_path / "sound" / "cells" / "sound-vae-1.json").unlink()
+    _, records = tiny_run(vae_mnist, "sound", only=("IWAE",), num_seeds=1, resume=True)
+    found = {record.row: (record.value, record.seeds) for record in records}
+    assert found == {"VAE": (-2.0, 2), "VAE, long": (-2.0, 3), "IWAE": (-1.0, 1)}
 
 
 @slow

@@ -204,6 +204,12 @@ class AbstractWork(ABC):
         """What was found before with the same settings."""
         return kept_cell(self._path(row, seed), self._decisive(row, seed))
 
+    def all_kept(self, row: Row) -> list[Cell]:
+        """What every seed found before with the same settings, be they more than asked for."""
+        paths = self._path(row, 0).parent.glob(f"{self.protocol}-{slug(row.name)}-*.json")
+        seeds = sorted(int(path.stem.rpartition("-")[2]) for path in paths)
+        return [cell for seed in seeds if (cell := self.kept(row, seed))]
+
     def _path(self, row: Row, seed: int) -> Path:
         return self.directory / "cells" / f"{self.protocol}-{slug(row.name)}-{seed}.json"
 
@@ -315,12 +321,8 @@ def _run_named(shared: tuple[AbstractWork, dict[str, Any], bool], name: str, see
 
 def _kept_cells(work: AbstractWork, found: dict[str, list[Cell]]) -> dict[str, list[Cell]]:
     """What other rows found before with the same settings."""
-    kept = {}
-    for row in work.rows():
-        cells = [work.kept(row, seed) for seed in range(work.settings.num_seeds)]
-        if row.name not in found and any(cells):
-            kept[row.name] = [cell for cell in cells if cell]
-    return kept
+    others = (row for row in work.rows() if row.name not in found)
+    return {row.name: cells for row in others if (cells := work.all_kept(row))}
 
 
 def chosen_rows(
