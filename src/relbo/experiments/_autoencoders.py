@@ -27,7 +27,11 @@ from relbo.experiments._cells import Cell, slug
 from relbo.experiments._image_figures import draw_codes
 from relbo.experiments._image_rows import PAPER_STEP_SIZE, TEST_STEPS, Row, rows_of
 from relbo.experiments._image_scores import (
+    NUM_CHAINS,
+    NUM_LEAPFROGS,
+    NUM_PAPER_DRAWS,
     annealed_loglikelihood,
+    default_round_draws,
     fitted_loglikelihood,
     paper_estimate,
     refined_draws,
@@ -195,6 +199,18 @@ class Work(AbstractWork):
         if self.protocol == "paper":
             scores |= self._paper_scores(paper_key, row, trained)
         return {name: float(score) for name, score in scores.items()}
+
+    def num_scoring_passes(self, row: Row, seed: int) -> float:
+        settings, number = self.settings, len(self.splits.test.images)
+        draws = DRAWS_A_LATENT * row.num_latents * 2 * row.num_steps
+        rounds = settings.num_rounds * default_round_draws(settings.num_draws, row.num_latents)
+        passes = number * (draws + rounds + settings.num_draws)
+        if self.protocol == "paper":
+            passes += number * NUM_PAPER_DRAWS * (1 + 2 * TEST_STEPS)
+        if seed == 0:
+            num_moves = NUM_CHAINS * NUM_LEAPFROGS * self._num_temperatures(row)
+            passes += min(settings.num_annealed, number) * 2 * num_moves
+        return passes
 
     def records(self, row: Row, cells: Sequence[Cell]) -> Iterator[Record]:
         for metric in dict.fromkeys(metric for cell in cells for metric in cell.scores):

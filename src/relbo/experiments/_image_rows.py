@@ -64,7 +64,8 @@ class Row(NamedTuple):
     build: Callable[[Autoencoder], tuple[Any, Any]]
     """The guide and the loss, for a model."""
     num_passes: float
-    """Work of an iteration in passes of one image through a network, for the estimate."""
+    """Work of an image in an iteration, in passes of it through a network, for the estimate of
+    the time: one there, one back to what went in, one back to the weights."""
     num_steps: int = 0
     length: int = 1
     """How many times as long it is trained as the others."""

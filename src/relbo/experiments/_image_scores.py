@@ -24,6 +24,13 @@ from relbo.models import Autoencoder
 Params = dict[str, PyTree]
 
 NUM_PAPER_DRAWS = 10
+NUM_CHAINS, NUM_LEAPFROGS = 4, 5
+"""Of each image, and gradients at each temperature, where it is annealed."""
+
+
+def default_round_draws(num_draws: int, num_latents: int) -> int:
+    """What a covariance needs, which is in proportion to the square of the length of z."""
+    return max(num_draws // 4, 5 * num_latents**2 // 4)
 
 
 def fitted_loglikelihood(
@@ -52,8 +59,7 @@ def fitted_loglikelihood(
         num_draws: weighted draws of each image.
         num_rounds: before these, to mend the proposal. An encoder that was not trained to be
             near the posterior needs several.
-        num_round_draws: of each round; by default what a covariance needs, which is in
-            proportion to the square of the length of z.
+        num_round_draws: of each round; see `default_round_draws`.
         batch_size: images at once.
     """
     num_latents = vae.num_latents
@@ -65,7 +71,7 @@ def fitted_loglikelihood(
         StandardNormal(jnp.zeros(num_latents)),
         num_draws=num_draws,
         num_rounds=num_rounds,
-        num_round_draws=num_round_draws or max(num_draws // 4, 5 * num_latents**2 // 4),
+        num_round_draws=num_round_draws or default_round_draws(num_draws, num_latents),
         batch_size=batch_size,
         pareto=False,
     )
@@ -78,7 +84,7 @@ def annealed_loglikelihood(
     images: np.ndarray,
     *,
     num_temperatures: int = 500,
-    num_chains: int = 4,
+    num_chains: int = NUM_CHAINS,
     batch_size: int = 64,
 ) -> PointwiseEvaluation:
     """log p(x) of each image by annealed importance sampling from the prior."""
@@ -89,6 +95,7 @@ def annealed_loglikelihood(
         StandardNormal(jnp.zeros(vae.num_latents)),
         num_temperatures=num_temperatures,
         num_chains=num_chains,
+        num_leapfrogs=NUM_LEAPFROGS,
         batch_size=batch_size,
     )
 

@@ -95,6 +95,10 @@ class AbstractWork(ABC):
         """All numbers of a row; may leave figures behind."""
 
     @abstractmethod
+    def num_scoring_passes(self, row: Row, seed: int) -> float:
+        """Work of `score`, in the units of `Row.num_passes`."""
+
+    @abstractmethod
     def records(self, row: Row, cells: Sequence[Cell]) -> Iterable[Record]:
         """All numbers of a row over the seeds that are there."""
 
@@ -277,7 +281,7 @@ def _run_work(
     label = f"{name}, {work.protocol}"
     num_seeds = work.settings.num_seeds
     cells = [(row, seed) for seed in range(num_seeds) for row in rows]
-    to_do = [row for row, seed in cells if not (options.resume and work.kept(row, seed))]
+    to_do = [cell for cell in cells if not (options.resume and work.kept(*cell))]
     if to_do:
         # One fit alone uses several cores, if badly.
         left = duration(_estimate(work, to_do) / max(1.0, 0.8 * options.num_jobs))
@@ -374,11 +378,15 @@ def loaded_images(
     return splits._replace(train=train, test=test)
 
 
-def _estimate(work: AbstractWork, rows: Sequence[Row]) -> float:
-    """Seconds of training, from how long passes take on this machine."""
-    passes = sum(work.num_iterations(row) * BATCH_SIZE * row.num_passes for row in rows)
-    # Products are two thirds of the time; compiling and scoring take a minute or so a fit.
-    return 1.5 * passes * _seconds_a_pass() + 60.0 * len(rows)
+def _estimate(work: AbstractWork, cells: Sequence[tuple[Row, int]]) -> float:
+    """Seconds, from how long passes take on this machine."""
+    passes = sum(
+        work.num_iterations(row) * BATCH_SIZE * row.num_passes
+        + work.num_scoring_passes(row, seed)
+        for row, seed in cells
+    )
+    # Products are two thirds of the time; compiling takes a minute or so a fit.
+    return 1.5 * passes * _seconds_a_pass() + 60.0 * len(cells)
 
 
 def _seconds_a_pass() -> float:

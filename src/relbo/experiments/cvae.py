@@ -203,6 +203,15 @@ class Work(AbstractWork):
         self._draw({**(evidence if seed == 0 else {}), **pooled})
         return self._scores({**evidence, **pooled})
 
+    def num_scoring_passes(self, row: Row, seed: int) -> float:
+        images_and_classes = NUM_CLASSES * len(self.splits.test.images)
+        if self.protocol == "paper":
+            moves = sum(1 + 2 * num_steps for num_steps in _paper_test_steps(row))
+            return images_and_classes * NUM_DRAWS * moves
+        # The encoder's mean is moved once for all draws.
+        moves = 2 * (2 * row.num_steps + MORE_STEPS)
+        return images_and_classes * (NUM_DRAWS + 2 * MANY_DRAWS + moves)
+
     def _scores(self, evidence: dict[str, Array]) -> dict[str, float]:
         # All classes are as likely before the image is seen, here and where it is drawn.
         observed = jnp.asarray(self.splits.test.labels)
@@ -252,7 +261,7 @@ class Work(AbstractWork):
             found = class_evidence(key, vae, guide, params, images, num_draws=MANY_DRAWS)
             yield f"{row.name}, K = {MANY_DRAWS}, {MORE_STEPS} steps at test", found
             return
-        for num_steps in (TEST_STEPS,) if row.num_steps else (0, TEST_STEPS):
+        for num_steps in _paper_test_steps(row):
             found = paper_class_scores(
                 key,
                 vae,
@@ -303,6 +312,11 @@ class Work(AbstractWork):
         if metric in (UTILITY, ABSTAINED):
             return f"{found}; right 1, wrong {WRONG:g}, abstained {ABSTAIN:g}"
         return found
+
+
+def _paper_test_steps(row: Row) -> tuple[int, ...]:
+    """With how many steps what was trained is tested."""
+    return (TEST_STEPS,) if row.num_steps else (0, TEST_STEPS)
 
 
 def stacked(parts: Sequence[Trained]) -> Trained:
