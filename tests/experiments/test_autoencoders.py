@@ -91,7 +91,8 @@ def test_fewer_seeds_of_one_row_leave_those_of_others(tiny_run, monkeypatch, tmp
         ),
     )
     tiny_run(vae_mnist, "sound", only=("VAE", "VAE, long"), num_seeds=3)
-    (tmp_path / "sound" / "cells" / "sound-vae-1.json").unlink()
+    cells = tmp_path / "sound" / "cells"
+    (cells / "sound-vae-1.json").rename(cells / "sound-vae-1 (copy).json")
     _, records = tiny_run(vae_mnist, "sound", only=("IWAE",), num_seeds=1, resume=True)
     found = {record.row: (record.value, record.seeds) for record in records}
     assert found == {"VAE": (-2.0, 2), "VAE, long": (-2.0, 3), "IWAE": (-1.0, 1)}

@@ -211,7 +211,8 @@ class AbstractWork(ABC):
     def all_kept(self, row: Row) -> list[Cell]:
         """What every seed found before with the same settings, be they more than asked for."""
         paths = self._path(row, 0).parent.glob(f"{self.protocol}-{slug(row.name)}-*.json")
-        seeds = sorted(int(path.stem.rpartition("-")[2]) for path in paths)
+        ends = (path.stem.rpartition("-")[2] for path in paths)
+        seeds = sorted(int(end) for end in ends if end.isdecimal())  # else a copy of somebody's
         return [cell for seed in seeds if (cell := self.kept(row, seed))]
 
     def _path(self, row: Row, seed: int) -> Path:
