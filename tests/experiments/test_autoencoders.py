@@ -268,18 +268,16 @@ def test_rows_with_more_temperatures_say_so_and_are_not_taken_for_those_with_few
         assert work._decisive(row, 1) == work._decisive(fewer, 1)  # which is not annealed
 
 
-def test_time_to_score_is_in_the_estimate(monkeypatch):
-    monkeypatch.setattr(_image_work, "_seconds_a_pass", lambda: 1.0)
+def test_time_to_score_is_in_the_estimate():
     plain, larger = (row for row in sound_rows() if row.name in ("VAE", "VAE, 20 latents"))
     work = tiny_work("sound")
     number = len(work.splits.test.images)
     trained = work.num_iterations(plain) * _image_work.BATCH_SIZE * plain.num_passes
-    estimate = lambda row, seed: (_image_work._estimate(work, [(row, seed)]) - 60.0) / 1.5
     # One round of draws enough for a covariance, then eight that count.
-    assert estimate(plain, 1) - trained == number * (125 + 8)
-    assert estimate(larger, 1) - trained == number * (500 + 8)
+    assert work.num_passes(plain, 1) - trained == number * (125 + 8)
+    assert work.num_passes(larger, 1) - trained == number * (500 + 8)
     # The first seed is annealed: four chains, four temperatures, five leapfrogs there and back.
-    assert estimate(plain, 0) - estimate(plain, 1) == 2 * (4 * 4 * 5) * 2
+    assert work.num_passes(plain, 0) - work.num_passes(plain, 1) == 2 * (4 * 4 * 5) * 2
 
 
 def test_optimisers_move_what_they_say():

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import optax
@@ -21,6 +20,7 @@ from relbo.data import ImageSplits
 from relbo.experiments import InputError, Options, Protocol
 from relbo.experiments._cells import Cell, computed_cell, kept_cell, run_in_turn, slug
 from relbo.experiments._image_rows import Row
+from relbo.experiments._image_time import seconds_of
 from relbo.experiments._metrics import (
     Record,
     begin_run,
@@ -106,6 +106,11 @@ class AbstractWork(ABC):
         if self.protocol == "sound":
             return row.length * self.settings.sound_epochs
         return max(1, round(self.settings.paper_share * self.paper_epochs(row)))
+
+    def num_passes(self, row: Row, seed: int) -> float:
+        """Work of a row with a seed, in the units of `Row.num_passes`."""
+        num_images = self.num_iterations(row) * BATCH_SIZE
+        return num_images * row.num_passes + self.num_scoring_passes(row, seed)
 
     def num_iterations(self, row: Row) -> int:
         return self.num_epochs(row) * (len(self.splits.train.images) // BATCH_SIZE)
@@ -285,7 +290,9 @@ def _run_work(
     to_do = [cell for cell in cells if not (options.resume and work.kept(*cell))]
     if to_do:
         # One fit alone uses several cores, if badly.
-        left = duration(_estimate(work, to_do) / max(1.0, 0.8 * options.num_jobs))
+        passes = sum(work.num_passes(*cell) for cell in to_do)
+        seconds = seconds_of(passes, num_programs=len(to_do))
+        left = duration(seconds / max(1.0, 0.8 * options.num_jobs))
         print(f"{label}: {len(to_do)} fits to do, about {left}", flush=True)
     run = begin_run(options)
 
@@ -377,33 +384,6 @@ def loaded_images(
     if num_test is not None:
         test = test.evenly(min(num_test, len(test.images)))
     return splits._replace(train=train, test=test)
-
-
-def _estimate(work: AbstractWork, cells: Sequence[tuple[Row, int]]) -> float:
-    """Seconds, from how long passes take on this machine."""
-    passes = sum(
-        work.num_iterations(row) * BATCH_SIZE * row.num_passes
-        + work.num_scoring_passes(row, seed)
-        for row, seed in cells
-    )
-    # Products are two thirds of the time; compiling takes a minute or so a fit.
-    return 1.5 * passes * _seconds_a_pass() + 60.0 * len(cells)
-
-
-def _seconds_a_pass() -> float:
-    """Of one image through a network like the decoder."""
-    number, repeats = 5 * BATCH_SIZE, 20
-    inputs, weights = jnp.ones((number, 250)), jnp.full((250, 784), 0.01)
-
-    @jax.jit
-    def run(inputs: jax.Array, weights: jax.Array) -> jax.Array:
-        turn = lambda _, x: 0.01 * ((x @ weights) @ weights.T)
-        return jax.lax.fori_loop(0, repeats, turn, inputs)
-
-    run(inputs, weights).block_until_ready()
-    begin = time.perf_counter()
-    run(inputs, weights).block_until_ready()
-    return (time.perf_counter() - begin) / (2 * number * repeats)
 
 
 def _checksum(images: np.ndarray) -> str:
