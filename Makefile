@@ -1,4 +1,4 @@
-# Every target makes the environment it needs; nothing has to be installed by hand.
+# Every target creates the environment it needs; nothing has to be installed by hand.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,49 +8,58 @@ DATA ?=
 export JAX_PLATFORMS ?= cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-fit test test-all bench docs lint mutants tables
+.PHONY: help demo demo-fit test test-paper test-all lint mutants bench docs tables architecture
 
 help:
-	@echo "make demo      install, run three experiments and a fit quickly, say where the report is"
-	@echo "make test      install what the tests need and run them"
-	@echo "make test-all  the same with the slow ones"
-	@echo "make lint      ruff and pyright"
-	@echo "make mutants   break the engine on purpose and see which test notices"
-	@echo "make bench     benchmarks; with DATA=dir those that need data too"
-	@echo "make docs      the documentation, in site/index.html"
-	@echo "make tables    the tables of the experiments on images, from results/"
+	@echo "make demo          install, run three experiments and a fit, print the path of the report"
+	@echo "make test          install and run the quick tests of the library and the paper"
+	@echo "make test-paper    the quick tests of the paper alone"
+	@echo "make test-all      all tests, including the slow ones"
+	@echo "make lint          ruff and pyright"
+	@echo "make mutants       break the engine on purpose and check that a test notices"
+	@echo "make bench         benchmarks; with DATA=dir also those that need data"
+	@echo "make docs          build the documentation into site/index.html"
+	@echo "make tables        write the tables of the image experiments into the pages"
+	@echo "make architecture  draw the picture of the rooms from the imports"
 
 $(BIN)/python:
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'relbo needs Python 3.11 or newer: make PYTHON=/path/to/python')"
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.installed-relbo: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+$(VENV)/.installed-relbo: pyproject.toml paper/pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e . -e paper
 	@touch $@
 
-# pip learnt dependency groups late, so the group is read by hand.
+# Older versions of pip cannot install dependency groups.
 $(VENV)/.installed-%: pyproject.toml scripts/dependency_group.py $(VENV)/.installed-relbo
 	$(BIN)/python scripts/dependency_group.py $* > $@.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $@.txt
 	@rm $@.txt
 	@touch $@
 
-# Most of a quick run is compilation, which takes one core: two runs at a time.
+# A quick run is mostly compilation, which uses one core: run two at a time.
 demo: $(VENV)/.installed-relbo
 	@$(MAKE) --no-print-directory --jobs=2 demo-funnel demo-co2 demo-hmm-forecast demo-fit
-	$(BIN)/relbo report $(OUT)
+	$(BIN)/relbo-paper report $(OUT)
 
 demo-fit: $(VENV)/.installed-relbo
 	$(BIN)/relbo fit examples/eight_schools.py:model --data examples/eight_schools.json --out $(OUT)/eight_schools
 
 demo-%: $(VENV)/.installed-relbo
-	$(BIN)/relbo reproduce $* --quick --protocol both --out $(OUT)
+	$(BIN)/relbo-paper run $* --quick --protocol both --out $(OUT)
+
+PYTEST := $(BIN)/python -m pytest -n 2
 
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n 2
+	$(PYTEST) tests
+	$(PYTEST) paper/tests
+
+test-paper: $(VENV)/.installed-test
+	$(PYTEST) paper/tests
 
 test-all: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n 2 -m "slow or not slow"
+	$(PYTEST) -m "slow or not slow" tests
+	$(PYTEST) -m "slow or not slow" paper/tests
 
 lint: $(VENV)/.installed-test $(VENV)/.installed-lint
 	$(BIN)/ruff check
@@ -67,13 +76,16 @@ ifneq ($(DATA),)
 	$(BIN)/python benchmarks/densities.py --data-dir $(DATA)
 	$(BIN)/python benchmarks/evidence.py --data-dir $(DATA)
 else
-	@echo "make bench DATA=dir runs the benchmarks that need data as well"
+	@echo "make bench DATA=dir also runs the benchmarks that need data"
 endif
 
+architecture: $(BIN)/python
+	$(BIN)/python scripts/architecture.py
+
 tables: $(VENV)/.installed-relbo
-	$(BIN)/python scripts/tables.py
+	$(BIN)/python paper/scripts/tables.py
 
 # Warnings are errors.
 docs: $(VENV)/.installed-docs
 	$(BIN)/python -m sphinx -W --keep-going -q docs site
-	@echo "The pages are in site/index.html"
+	@echo "The documentation is in site/index.html"

@@ -1,32 +1,29 @@
-"""What every benchmark needs: where the data is, what the machine is, where results go."""
+"""What the benchmarks share: options, the folder of data, and files of results."""
 
 import argparse
 import datetime
 import json
 import math
-import os
-import platform
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import equinox
 import jax
-import numpy
-import optax
 
-import relbo
+from relbo_paper.harness.machine import describe_machine
+from relbo_paper.harness.metrics import package_versions, source_commit
 
 RESULTS_DIR = Path(__file__).parent / "results"
 
 
 def argument_parser(doc: str | None) -> argparse.ArgumentParser:
-    """A parser that shows a script's whole docstring as its help."""
+    """Returns a parser that shows the docstring of a script as its help."""
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="a short, loose run; no file")
+    parser.add_argument(
+        "--quick", action="store_true", help="a short, rough run that writes no file"
+    )
     return parser
 
 
@@ -35,31 +32,33 @@ def add_data_dir(parser: argparse.ArgumentParser) -> None:
         "--data-dir",
         type=Path,
         default=None,
-        help="folder that holds targets/ionosphere.npz, targets/seeds.json and "
-        "targets/brownian.json (the data is not shipped with the package)",
+        help="folder with targets/ionosphere.npz, targets/seeds.json and "
+        "targets/brownian.json (the data are not part of the package)",
     )
 
 
 def data_dir(args: argparse.Namespace, parser: argparse.ArgumentParser) -> Path:
-    """The folder of the option, or a clear error and the end of the program."""
+    """Returns the folder of the option; without it, exits with an error message."""
     if args.data_dir is None:
-        parser.error("--data-dir is needed: the data of the densities is not shipped")
+        parser.error("--data-dir is needed: the data of the densities are not in the package")
     if not (args.data_dir / "targets").is_dir():
         parser.error(f"--data-dir: there is no folder 'targets' in {args.data_dir}")
     return args.data_dir
 
 
 def write_results(name: str, results: Any, *, quick: bool, seconds: float) -> None:
-    """Writes `results` with what is needed to judge them; a quick run leaves no file."""
+    """Writes `results` with a description of the run; a quick run writes no file."""
     if quick:
-        print("(a quick run: nothing is written)")
+        print("(a quick run writes no file)")
         return
     record = {
         "benchmark": name,
         "date": TODAY,
         "command": _command(),
         "seconds": round(seconds, 1),
-        "machine": describe_machine(),
+        "commit": COMMIT,
+        "versions": package_versions(),
+        "machine": {**describe_machine(), "backend": jax.default_backend()},
         "results": results,
     }
     RESULTS_DIR.mkdir(exist_ok=True)
@@ -69,7 +68,7 @@ def write_results(name: str, results: Any, *, quick: bool, seconds: float) -> No
 
 
 def _strict(value: Any) -> Any:
-    """JSON has no infinities: a run that failed is written as the string that says so."""
+    """Replaces numbers that are not finite, which JSON does not have, by strings."""
     if isinstance(value, dict):
         return {name: _strict(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -79,24 +78,8 @@ def _strict(value: Any) -> Any:
     return value
 
 
-def describe_machine() -> dict[str, Any]:
-    """Processor, cores, versions and commit: no path and no host name."""
-    return {
-        "cpu": _cpu_model(),
-        "cores": len(jax.devices()) if jax.default_backend() != "cpu" else _num_cores(),
-        "backend": jax.default_backend(),
-        "python": platform.python_version(),
-        "jax": jax.__version__,
-        "equinox": equinox.__version__,
-        "optax": optax.__version__,
-        "numpy": numpy.__version__,
-        "relbo": relbo.__version__,
-        "commit": COMMIT,
-    }
-
-
 def _command() -> str:
-    """The command with the data folder's own name left out: it says where a disk is mounted."""
+    """Returns the command, without the path of the data folder."""
     words = ["python", f"benchmarks/{Path(sys.argv[0]).name}"]
     hide_next = False
     for word in sys.argv[1:]:
@@ -111,40 +94,6 @@ def _command() -> str:
     return " ".join(words)
 
 
-def _cpu_model() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-def _num_cores() -> int | None:
-    # What this process may use, which taskset or a container makes fewer than there are.
-    if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count()
-
-
-def _commit() -> str | None:
-    """The commit of the checkout, with a mark where src/ differs from it."""
-    here = Path(__file__).parent
-    try:
-        head = _git(here, "rev-parse", "--short", "HEAD")
-        changed = _git(here, "status", "--porcelain", "--", "../src")
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return f"{head}+changes in src" if changed else head
-
-
-def _git(folder: Path, *words: str) -> str:
-    done = subprocess.run(
-        ["git", *words], cwd=folder, check=True, capture_output=True, text=True
-    )
-    return done.stdout.strip()
-
-
-# Of the start of the run, when the source was read: a long run may see both change.
+# Read at the start of a run, because both may change during a long one.
 TODAY = datetime.date.today().isoformat()
-COMMIT = _commit()
+COMMIT = source_commit()

@@ -1,4 +1,4 @@
-"""Reads a compiled program: what its collectives move and what its matrix products cost."""
+"""Reads from a compiled program the traffic of its collectives and its matrix products."""
 
 import math
 import re
@@ -17,12 +17,12 @@ _BRANCHES = re.compile(
 
 
 class Cost(NamedTuple):
-    """Of one device; a loop whose length is not known counts as one turn."""
+    """The cost for one device; a loop of unknown length counts as one turn."""
 
     flops: float = 0.0
-    """Of matrix products."""
+    """Operations in matrix products."""
     bytes: float = 0.0
-    """What goes into collectives."""
+    """Bytes that enter collectives."""
     collectives: float = 0.0
 
     def __add__(self, other: "Cost") -> "Cost":  # type: ignore[override]
@@ -33,7 +33,7 @@ class Cost(NamedTuple):
 
 
 class Program:
-    """A compiled program as text, computation by computation."""
+    """The text of a compiled program, by computation."""
 
     def __init__(self, text: str):
         self._bodies: dict[str, list[re.Match[str]]] = {}
@@ -49,7 +49,7 @@ class Program:
                 body.append(found)
 
     def turn(self) -> tuple[Cost, Cost]:
-        """One turn of the outermost loop that costs most, and all that is outside loops."""
+        """Returns the cost of one turn of the most expensive loop, and of the code outside."""
         loops = [found for found in self._bodies[self.entry] if found[3] == "while"]
         costs = [self._computation(_CALLED.findall(found[4])[0]) for found in loops]
         shapes = self._shapes(self.entry)

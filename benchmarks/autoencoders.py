@@ -1,26 +1,26 @@
-"""Training an autoencoder with a sampler inside: relbo beside plain PyTorch.
+"""Compares the training of an autoencoder with a sampler inside: relbo and plain PyTorch.
 
 One update (minibatch of 128 images, S = 5 draws, Adam) at T = 0 and at T = 5 steps of SGD that
 every draw takes by itself, differentiated in full: the paper's recipe. PyTorch runs the same
-algorithm, written plainly, with `create_graph=True` in the steps. Both begin with the same
+algorithm, written plainly, with `create_graph=True` in the steps. Both start with the same
 weights, and their losses are compared before anything is timed.
 
-Printed are ratios within one run, each the median of repeated runs taken in turns:
+It prints ratios of median times of runs taken in turns:
 
 - PyTorch's time over relbo's, at T = 0 and T = 5;
-- the time that the matrix products alone need, at the rate that XLA itself reaches at these
-  shapes, over the time of the update;
+- the time of the matrix products alone, at the rate that XLA reaches at these shapes, over the
+  time of the update;
 - full over fast mode, and the update over one with the decoder frozen in the steps;
-- an update of every row of the experiments' tables, by their optimiser, over that of the VAE.
+- an update of every row of the experiments' tables, with their optimiser, over that of the VAE.
 
-It needs torch, of the `bench` group; run it with nothing else running.
+It needs torch, of the `bench` group; run it on an otherwise idle machine.
 """
 
 import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -31,36 +31,40 @@ import torch
 from numpyro.infer import SVI, Trace_ELBO
 
 from _common import argument_parser, write_results
-from relbo import refine
-from relbo.data import binarized_mnist
-from relbo.entropy import Particle
-from relbo.experiments._autoencoders import FULL, Work
-from relbo.experiments._image_rows import Row, sound_rows
-from relbo.experiments.vae_mnist import DATASET
-from relbo.kernels import SGD
-from relbo.models import Autoencoder, autoencoder
+from relbo import SGD, ParticleAccount, Refinement, refine
+from relbo_paper.data import binarized_mnist
+from relbo_paper.images.autoencoders import FULL, AutoencoderWork
+from relbo_paper.images.rows import ImageRow, sound_rows
+from relbo_paper.images.vae_mnist import DATASET
+from relbo_paper.models import Autoencoder, autoencoder
 
-BATCH, NUM_PARTICLES, NUM_STEPS = 128, 5, 5
+BATCH, NUM_DRAWS, NUM_STEPS = 128, 5, 5
 STEP_SIZE, LEARNING_RATE = 1e-3, 1e-3
 NUM_UPDATES = 20
 BARS = {"T=0": 1.2, "T=5": 1.1, "share of the product rate": 0.85, "full / fast": 2.0}
 
+Mode = Literal["full", "fast"]
 Run = Callable[[], None]
 
 
-def relbo_svi(vae: Autoencoder, num_steps: int, **options: Any) -> SVI:
+def relbo_svi(
+    vae: Autoencoder, num_steps: int, *, mode: Mode = "full", freeze_model: bool = False
+) -> SVI:
     guide = refine(
         vae.guide,
         vae.model,
-        kernel=SGD(STEP_SIZE),
-        entropy=Particle(),
-        num_steps=num_steps,
-        space="unconstrained",
-        anneal=False,
-        unroll=True,
-        **options,
+        refinement=Refinement(
+            SGD(STEP_SIZE),
+            ParticleAccount(),
+            num_steps=num_steps,
+            mode=mode,
+            anneal=False,
+            space="unconstrained",
+            unroll=True,
+        ),
+        freeze_model=freeze_model,
     )
-    return SVI(vae.model, guide, optax.adam(LEARNING_RATE), Trace_ELBO(NUM_PARTICLES))
+    return SVI(vae.model, guide, optax.adam(LEARNING_RATE), Trace_ELBO(NUM_DRAWS))
 
 
 def relbo_updates(vae: Autoencoder, images: Any, num_steps: int, **options: Any) -> Run:
@@ -68,7 +72,7 @@ def relbo_updates(vae: Autoencoder, images: Any, num_steps: int, **options: Any)
 
 
 def _updates(svi: SVI, images: Any) -> Run:
-    """Some updates, each on its own minibatch, in one compiled loop."""
+    """Returns a run of updates, each on its own minibatch, in one compiled loop."""
     state = svi.init(jr.key(0), images[0], num_images=50_000)
 
     @jax.jit
@@ -79,14 +83,16 @@ def _updates(svi: SVI, images: Any) -> Run:
     return lambda: jax.block_until_ready(run(state))
 
 
-def row_updates(row: Row, vae: Autoencoder, images: Any) -> Run:
-    """The same of a row of the experiments, trained as it is there."""
-    work = Work("sound", FULL, binarized_mnist(), Path(), DATASET)
+def row_updates(row: ImageRow, vae: Autoencoder, images: Any) -> Run:
+    """Returns a run of updates of a row of the experiments, with its optimiser."""
+    work = AutoencoderWork("sound", FULL, binarized_mnist(), Path(), DATASET)
     guide, loss = row.build(vae)
     return _updates(SVI(vae.model, guide, work.optimiser(row), loss), images)
 
 
 class TorchLayers(torch.nn.Sequential):
+    """A network with relus between its layers."""
+
     def __init__(self, layers: list[tuple[Any, Any]]):
         parts: list[torch.nn.Module] = []
         for weight, bias in layers:
@@ -98,7 +104,7 @@ class TorchLayers(torch.nn.Sequential):
 
 
 class TorchAutoencoder(torch.nn.Module):
-    """The same model and guide, with a list of draws before the minibatch."""
+    """The same model and guide; the draws are an axis before the minibatch."""
 
     def __init__(self, params: dict[str, Any], num_steps: int):
         super().__init__()
@@ -121,7 +127,7 @@ class TorchAutoencoder(torch.nn.Module):
     def loss(self, images: torch.Tensor) -> torch.Tensor:
         scale = torch.nn.functional.softplus(self.scale(images))
         q = torch.distributions.Normal(self.loc(images), scale)
-        z = q.rsample((NUM_PARTICLES,))
+        z = q.rsample((NUM_DRAWS,))
         log_q = q.log_prob(z).sum(-1)
         for _ in range(self.num_steps):
             value = self.log_joint(z, images).sum()
@@ -148,7 +154,7 @@ def torch_updates(model: TorchAutoencoder, images: Any) -> Run:
 
 
 def product_rate(number: int) -> float:
-    """Multiplications and additions a second in XLA's products at the decoder's shapes."""
+    """Measures the operations per second of XLA's matrix products at the decoder's shapes."""
     shapes = [(number, 200, 784), (number, 784, 200), (200, number, 784)]
     return statistics.mean(_rate_of(*shape) for shape in shapes)
 
@@ -158,7 +164,7 @@ def _rate_of(rows: int, inner: int, columns: int, repeats: int = 100) -> float:
 
     @jax.jit
     def run(left: jax.Array, right: jax.Array) -> jax.Array:
-        # Each product waits for the one before, so that none is left out.
+        # Each product depends on the previous one, so that none is optimised away.
         turn = lambda _, total: total + (left + total[0, 0]) @ right
         return jax.lax.fori_loop(0, repeats, turn, jnp.zeros((rows, columns)))
 
@@ -167,16 +173,19 @@ def _rate_of(rows: int, inner: int, columns: int, repeats: int = 100) -> float:
 
 
 def needed_operations(num_steps: int) -> float:
-    """Of one update, in products alone: six decoder passes a step, three at the end."""
-    decoder = 2 * (10 * 200 + 200 * 200 + 200 * 784) * BATCH * NUM_PARTICLES
+    """Returns the operations of one update in matrix products alone.
+
+    There are six decoder passes per step and three at the end.
+    """
+    decoder = 2 * (10 * 200 + 200 * 200 + 200 * 784) * BATCH * NUM_DRAWS
     encoder = 2 * 2 * (784 * 200 + 200 * 200 + 200 * 10) * BATCH
-    # The images need no gradient: two passes of the encoder's first layers, three of the rest.
+    # The images need no gradient: the first layers take two passes, the others three.
     backward = 3 * encoder - 2 * 2 * 784 * 200 * BATCH
     return decoder * (6 * num_steps + 3) + backward
 
 
 def _median_seconds(runs: dict[str, Run], repeats: int) -> dict[str, float]:
-    """The median time of each, taken in turns."""
+    """Measures the median time of each run, taken in turns."""
     for run in runs.values():
         run()
     times: dict[str, list[float]] = {name: [] for name in runs}
@@ -189,7 +198,7 @@ def _median_seconds(runs: dict[str, Run], repeats: int) -> dict[str, float]:
 
 
 def check_losses(vae: Autoencoder, images: Any, params: dict[str, Any]) -> dict[str, float]:
-    """The loss of an image in both, over the same images with other draws."""
+    """Returns the ratio of both losses, on the same images with different draws."""
     found = {}
     for num_steps in (0, NUM_STEPS):
         svi = relbo_svi(vae, num_steps)
@@ -214,7 +223,7 @@ def main() -> None:
     svi = relbo_svi(vae, 0)
     params = svi.get_params(svi.init(jr.key(0), images[0]))
     losses = check_losses(vae, images, params)
-    print("loss, relbo over PyTorch, same weights:", losses)
+    print("loss of relbo / loss of PyTorch, same weights:", losses)
     runs: dict[str, Run] = {}
     for num_steps in (0, NUM_STEPS):
         runs[f"relbo T={num_steps}"] = relbo_updates(vae, images, num_steps)
@@ -224,7 +233,7 @@ def main() -> None:
     runs["frozen"] = relbo_updates(vae, images, NUM_STEPS, freeze_model=True)
     seconds = _median_seconds(runs, repeats)
     full = seconds[f"relbo T={NUM_STEPS}"]
-    needed = needed_operations(NUM_STEPS) / product_rate(BATCH * NUM_PARTICLES)
+    needed = needed_operations(NUM_STEPS) / product_rate(BATCH * NUM_DRAWS)
     ratios = {
         "T=0": seconds["PyTorch T=0"] / seconds["relbo T=0"],
         "T=5": seconds["PyTorch T=5"] / full,

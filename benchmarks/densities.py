@@ -1,13 +1,13 @@
-"""Three log densities with known evidence, and a check that they are what they claim to be.
+"""Three log densities with known evidence, and a check of their evidence.
 
     python benchmarks/densities.py --data-dir DIR
 
-`DIR` holds `targets/ionosphere.npz`, `targets/seeds.json` and `targets/brownian.json`. All
-densities are on unconstrained space, positive parameters enter through their logarithm with
-the Jacobian counted. `N(m, s)` has a standard deviation.
+`DIR` has `targets/ionosphere.npz`, `targets/seeds.json` and `targets/brownian.json`. All
+densities are on unconstrained space; positive parameters enter through their logarithm, with
+the Jacobian term. In `N(m, s)`, s is a standard deviation.
 
-The check is annealed importance sampling with Metropolis-corrected Hamiltonian moves, written
-without relbo so that an error in one cannot hide behind the same error in the other.
+The check is annealed importance sampling with Metropolis-corrected Hamiltonian moves. It is
+written without relbo, so that an error in relbo cannot hide in it.
 """
 
 import json
@@ -38,11 +38,11 @@ class Density(NamedTuple):
 
 
 def ionosphere(folder: Path) -> Density:
-    """Logistic regression: w ~ N(0, 1), y ~ Bernoulli(sigmoid(X w))."""
+    """Returns a logistic regression: w ~ N(0, 1), y ~ Bernoulli(sigmoid(X w))."""
     with np.load(folder / "targets" / "ionosphere.npz") as file:
         features, labels = file["X"], file["y"]
     spread = features.std(axis=0)
-    # One column is constant: standardised it is zero, and its weight keeps the prior.
+    # One column is constant. It becomes zero, and the posterior of its weight is the prior.
     scaled = (features - features.mean(axis=0)) / np.where(spread == 0, 1.0, spread)
     design = jnp.asarray(np.column_stack([np.ones(len(scaled)), scaled]), jnp.float32)
     signs = jnp.asarray(2.0 * labels - 1.0, jnp.float32)
@@ -55,7 +55,7 @@ def ionosphere(folder: Path) -> Density:
 
 
 def seeds(folder: Path) -> Density:
-    """Random-effects binomial regression; z = (log tau, a_0, a_1, a_2, a_12, b_1..b_21)."""
+    """Returns a random-effects regression; z = (log tau, a_0, a_1, a_2, a_12, b_1..b_21)."""
     data = json.loads((folder / "targets" / "seeds.json").read_text())
     r, n, x1, x2 = (jnp.asarray(data[name], jnp.float32) for name in ("r", "n", "x1", "x2"))
     design = jnp.stack([jnp.ones_like(x1), x1, x2, x1 * x2], axis=1)
@@ -74,7 +74,7 @@ def seeds(folder: Path) -> Density:
 
 
 def brownian(folder: Path) -> Density:
-    """A random walk observed with noise; z = (log of the two scales, x_1..x_30)."""
+    """Returns a random walk observed with noise; z = (logs of two scales, x_1..x_30)."""
     data = json.loads((folder / "targets" / "brownian.json").read_text())
     observed = np.array([np.nan if y is None else y for y in data["observed"]], np.float32)
     where = jnp.asarray(np.flatnonzero(~np.isnan(observed)))
@@ -100,18 +100,18 @@ def annealed_log_evidence(
     density: Density,
     *,
     num_temperatures: int,
-    num_particles: int,
+    num_chains: int,
     num_leapfrogs: int = 5,
 ) -> tuple[float, float]:
     """Estimates log Z by annealed importance sampling; returns it with a standard error.
 
-    It starts from a normal fitted by a few hundred mean-field steps. The error is that of the
-    logarithm of a mean of weights (delta method); E[weight] = Z exactly, so the estimate can
-    only fall short, by about half the squared error.
+    It starts from a normal fitted by mean-field variational inference. The standard error is
+    that of a log-mean-exp (delta method). E[weight] = Z exactly, so the estimate is biased
+    downwards, by about half the squared error.
     """
     fit_key, start_key, run_key = jr.split(key, 3)
     loc, log_scale = _mean_field(fit_key, density)
-    # A little wider than the fit: mean-field is too narrow along correlated directions.
+    # Wider than the fit, because mean-field is too narrow along correlated directions.
     scale = 1.5 * jnp.exp(log_scale)
 
     def white(u: Float[Array, " d"]) -> Scalar:
@@ -129,16 +129,16 @@ def annealed_log_evidence(
         def tempered(u: Float[Array, " d"]) -> Scalar:
             return ahead * white(u) + (1 - ahead) * start(u)
 
-        keys = jr.split(key, num_particles)
+        keys = jr.split(key, num_chains)
         move = jax.vmap(lambda k, u: _hmc(k, u, tempered, step_size, num_leapfrogs))
         u, accepted = move(keys, u)
         step_size = step_size * jnp.exp(0.05 * (jnp.mean(accepted) - 0.8))
         return (u, log_weight, step_size), None
 
     @jax.jit
-    def run() -> Float[Array, " particles"]:
-        u = jr.normal(start_key, (num_particles, density.dimension))
-        # Squared: most of the change of density happens while the data is still weak.
+    def run() -> Float[Array, " chains"]:
+        u = jr.normal(start_key, (num_chains, density.dimension))
+        # Squared, because the density changes most at high temperatures.
         inverse_temperatures = jnp.linspace(0.0, 1.0, num_temperatures + 1) ** 2
         inputs = (
             jr.split(run_key, num_temperatures),
@@ -146,14 +146,14 @@ def annealed_log_evidence(
             inverse_temperatures[1:],
         )
         (_, log_weights, _), _ = jax.lax.scan(
-            anneal, (u, jnp.zeros(num_particles), jnp.array(0.2)), inputs
+            anneal, (u, jnp.zeros(num_chains), jnp.array(0.2)), inputs
         )
         return log_weights
 
     log_weights = np.asarray(run(), np.float64)
     weights = np.exp(log_weights - log_weights.max())
     estimate = log_weights.max() + np.log(weights.mean())
-    return float(estimate), float(weights.std() / weights.mean() / np.sqrt(num_particles))
+    return float(estimate), float(weights.std() / weights.mean() / np.sqrt(num_chains))
 
 
 def _mean_field(
@@ -188,7 +188,7 @@ def _hmc(
     step_size: Scalar,
     num_leapfrogs: int,
 ) -> tuple[Float[Array, " d"], Scalar]:
-    """One Metropolis-corrected Hamiltonian move; returns whether it was accepted, too."""
+    """Takes one Metropolis-corrected Hamiltonian move; also returns whether it was accepted."""
     momentum_key, accept_key = jr.split(key)
     grad_fn = jax.grad(logdensity_fn)
 
@@ -214,14 +214,14 @@ def main() -> None:
     parser.add_argument("--tolerance", type=float, default=0.1, help="nats (default 0.1)")
     args = parser.parse_args()
     folder = data_dir(args, parser)
-    num_temperatures, num_particles = (200, 64) if args.quick else (2_000, 256)
+    num_temperatures, num_chains = (200, 64) if args.quick else (2_000, 256)
     started = time.perf_counter()
     records = []
     print(f"{'density':12} {'d':>3} {'AIS log Z':>10} {'se':>6} {'known':>9} {'off by':>7}")
     for i, make in enumerate(DENSITIES.values()):
         density = make(folder)
         estimate, error = annealed_log_evidence(
-            jr.key(i), density, num_temperatures=num_temperatures, num_particles=num_particles
+            jr.key(i), density, num_temperatures=num_temperatures, num_chains=num_chains
         )
         off = estimate - density.log_evidence
         print(
@@ -236,7 +236,7 @@ def main() -> None:
                 "stderr": error,
                 "log_evidence_known": density.log_evidence,
                 "temperatures": num_temperatures,
-                "particles": num_particles,
+                "chains": num_chains,
             }
         )
     seconds = time.perf_counter() - started

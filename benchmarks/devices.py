@@ -1,26 +1,26 @@
-"""What each device does and what the devices tell one another, on 1, 2 and 4 of them.
+"""Measures the work of each device and the traffic between devices, on 1, 2 and 4 of them.
 
     python benchmarks/devices.py [--quick] [--teraflops 20] [--gigabytes 25] [--latency 20]
 
-The devices are virtual ones of this processor, so that nothing is timed: the numbers are read
-off the compiled programs (`benchmarks/_hlo.py`). Four axes are spread: the rows of a minibatch
-(the paper's autoencoder, five particles, 128 images in all), the particles of a loss, the
-chains of `relbo.sample` and the test points of an evaluator. A turn is one of the outermost
-loop: an iteration of a fit, a leapfrog of the chains, a batch of test points. Loops inside it
-whose length is not known to the compiler, such as the temperatures of an annealed walk, count
+The devices are virtual devices of this processor, so nothing is timed: the numbers come from
+the compiled programs (`benchmarks/_hlo.py`). Four axes are spread: the rows of a minibatch
+(the paper's autoencoder, five draws, a minibatch of 128 images), the draws of a loss, the
+chains of `relbo.sample` and the test points of an evaluator. A turn is one pass of the
+outermost loop: an iteration of a fit, a leapfrog step of the chains, a batch of test points.
+Inner loops of unknown length, such as the temperatures of annealed importance sampling, count
 once.
 
-For the autoencoder it then says what efficiency to expect on 8, 64 and 512 devices, with 128
-images on each (weak) or 8,192 in all (strong), and how many images a device needs for 80%. That
-rests on the measured work and volume and on three assumptions: the speed of a device in matrix
-products (teraflop/s), the bandwidth of its link (gigabyte/s) and the latency of a stage of a
-collective (microseconds).
+For the autoencoder it then extrapolates the efficiency on 8, 64 and 512 devices, with 128
+images on each (weak) or 8,192 in total (strong), and the number of images per device for 80%.
+This rests on the measured work and traffic and on three assumptions: the speed of a device in
+matrix products (teraflop/s), the bandwidth of its link (gigabyte/s) and the latency of a stage
+of a collective (microseconds).
 """
 
 import math
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,32 +30,34 @@ import numpyro
 import numpyro.distributions as dist
 import optax
 from jax.sharding import Mesh
+from numpyro.infer import Trace_ELBO
 
 import relbo
 from _common import argument_parser, write_results
 from _hlo import Cost, Program
-from relbo import _ensemble, evaluate, training
-from relbo._chains import Ensemble
-from relbo._fitting.run import Run
-from relbo._mesh import spread_over
-from relbo._target import target_of
+from relbo import evaluate
+from relbo._devices import spread_over
 from relbo.evaluate import annealed
-from relbo.models import autoencoder
+from relbo.problem import read
+from relbo.sampling import ensemble
+from relbo.training import _fit as fitting
+from relbo.training.loop import TrainingLoop
+from relbo_paper.models import autoencoder
 
 NUM_DEVICES = (1, 2, 4)
 BATCH_SIZE, NUM_IMAGES = 128, 2_560
 FAR = (8, 64, 512)
 STRONG_BATCH = 8_192
 GOAL = 0.8
-"""An efficiency worth having."""
+"""The efficiency that is aimed at."""
 
 
 class FoundError(Exception):
-    """Carries a compiled program out of a run that need not go on."""
+    """Carries a compiled program out of a run that is stopped."""
 
 
 class Link(NamedTuple):
-    """What is assumed of the machines."""
+    """Assumptions about the machines."""
 
     teraflops: float
     gigabytes: float
@@ -63,7 +65,7 @@ class Link(NamedTuple):
     """Microseconds."""
 
     def seconds(self, cost: Cost, flops: float, num_devices: int) -> float:
-        """Of a step: its work, and ring collectives that do not overlap with it."""
+        """Computes the time of a step: its work, then ring collectives."""
         if num_devices == 1:
             return flops / (1e12 * self.teraflops)
         volume = 2 * (num_devices - 1) / num_devices * cost.bytes
@@ -72,19 +74,23 @@ class Link(NamedTuple):
         return flops / (1e12 * self.teraflops) + moved
 
 
-def rows_of(num_steps: int, mode: str, batch_size: int) -> Callable[[Mesh], Any]:
-    """A step of the paper's autoencoder."""
+def rows_of(
+    num_steps: int, mode: Literal["full", "fast"], batch_size: int
+) -> Callable[[Mesh], Any]:
+    """Compiles a step of the paper's autoencoder."""
     images = np.random.default_rng(0).integers(0, 2, (NUM_IMAGES, 784), np.uint8)
     vae = autoencoder()
     guide = relbo.refine(
         vae.guide,
         vae.model,
-        kernel=relbo.SGD(0.01),
-        entropy=relbo.Gaussian(),
-        num_steps=num_steps,
-        mode=mode,  # type: ignore[arg-type]
-        space="unconstrained",
-        anneal=False,
+        refinement=relbo.Refinement(
+            relbo.SGD(0.01),
+            relbo.GaussianAccount(),
+            num_steps=num_steps,
+            mode=mode,
+            anneal=False,
+            space="unconstrained",
+        ),
     )
     return lambda mesh: compiled_fit(
         vae.model,
@@ -92,7 +98,7 @@ def rows_of(num_steps: int, mode: str, batch_size: int) -> Callable[[Mesh], Any]
         {"num_images": NUM_IMAGES},
         guide=guide,
         batch_size=batch_size,
-        num_particles=5,
+        loss=Trace_ELBO(5),
         optimiser=optax.adam(1e-3),
         mesh=mesh,
     )
@@ -108,43 +114,45 @@ def logistic_data() -> tuple[np.ndarray, np.ndarray]:
     return rng.normal(size=(1_000, 50)).astype(np.float32), np.ones(1_000, np.float32)
 
 
-def particles(mesh: Mesh) -> Any:
-    """A step of a refined guide of a logistic regression, 16 particles."""
+def draws(mesh: Mesh) -> Any:
+    """Compiles a step of a refined guide of a logistic regression, 16 draws."""
     guide = relbo.AutoRefined(logistic, num_steps=2)
     return compiled_fit(logistic, logistic_data(), {}, guide=guide, mesh=mesh)
 
 
 def compiled_fit(model: Any, args: tuple, kwargs: dict, **options: Any) -> Any:
-    """The compiled chunk of a fit."""
+    """Returns the compiled chunk of a fit."""
 
-    class Look(Run):
-        def until(self, num_iterations: int, deadline: float) -> Any:
-            data = self.feed(0, 100)
-            ends = np.int32(0), np.int32(100)
-            raise FoundError(
-                self.trainer.chunk.lower(self.carry, self._control(), *ends, data).compile()
-            )
+    class CompileOnly(TrainingLoop):
+        def run(self, num_iterations: int, deadline: float) -> Any:
+            raise FoundError(self.program.chunk.lower(*self.inputs(num_iterations)).compile())
 
-    training.Run = Look
+    fitting.TrainingLoop = CompileOnly
     try:
-        training.fit(
-            jr.key(0), model, args, kwargs, warm_start=False, progress=False, **options
+        relbo.fit(
+            0,
+            model,
+            args,
+            kwargs,
+            starts=relbo.Starts(warm=False),
+            progress=False,
+            **options,
         )
     except FoundError as found:
         return found.args[0]
     finally:
-        training.Run = Run
+        fitting.TrainingLoop = TrainingLoop
 
 
 def chains(mesh: Mesh) -> Any:
-    """A leapfrog of 64 chains of a logistic regression."""
-    target, data = target_of(logistic, logistic_data(), {}, {})
-    ensemble = Ensemble(np.random.default_rng(0), target, data, 64, spread=spread_over(mesh))
-    return _first_program(_ensemble, "advance", lambda: ensemble.fit())
+    """Compiles a leapfrog step of 64 chains of a logistic regression."""
+    problem = read(logistic, logistic_data())
+    chains = ensemble.Ensemble(np.random.default_rng(0), problem, 64, spread=spread_over(mesh))
+    return _first_program(ensemble, "advance", lambda: chains.fit())
 
 
 def test_points(mesh: Mesh) -> Any:
-    """Annealed importance sampling of 64 images under the autoencoder's decoder."""
+    """Compiles annealed importance sampling of 64 images under the decoder."""
     vae = autoencoder()
     decode = vae.decoder
     model = evaluate.LatentVariableModel(
@@ -157,13 +165,13 @@ def test_points(mesh: Mesh) -> Any:
 
 
 def _first_program(module: Any, name: str, run: Callable[[], Any]) -> Any:
-    """What a run would call first of a module's compiled functions, compiled."""
+    """Compiles the first call of a module's compiled function."""
     original = getattr(module, name)
 
-    def look(*args: Any) -> Any:
-        raise FoundError(original.lower(*args).compile())
+    def compile_only(*args: Any, **options: Any) -> Any:
+        raise FoundError(original.lower(*args, **options).compile())
 
-    setattr(module, name, look)
+    setattr(module, name, compile_only)
     try:
         run()
     except FoundError as found:
@@ -173,7 +181,7 @@ def _first_program(module: Any, name: str, run: Callable[[], Any]) -> Any:
 
 
 def measured(name: str, compile_on: Callable[[Mesh], Any]) -> list[dict[str, Any]]:
-    """Work and volume of one turn on each number of devices."""
+    """Measures the work and traffic of one turn on each number of devices."""
     records = []
     for number in NUM_DEVICES:
         program = compile_on(Mesh(np.array(jax.devices()[:number]), ("devices",)))
@@ -199,10 +207,10 @@ def measured(name: str, compile_on: Callable[[Mesh], Any]) -> list[dict[str, Any
 
 
 def extrapolated(name: str, records: list[dict[str, Any]], link: Link) -> list[dict[str, Any]]:
-    """Efficiencies on many devices, the batch growing with them or not."""
+    """Computes efficiencies on many devices, with a growing or a fixed batch."""
     first, last = records[0], records[-1]
     cost = Cost(0.0, last["bytes"], last["collectives"])
-    # What all devices repeat, and what they share: from the ends; the middle is the check.
+    # The repeated and the shared work follow from the first and the last record.
     number = last["devices"]
     shared = (first["flops"] - last["flops"]) * number / (number - 1)
     repeated = max(first["flops"] - shared, 0.0)
@@ -239,7 +247,7 @@ def main() -> None:
     begin = time.perf_counter()
     jax.config.update("jax_num_cpu_devices", NUM_DEVICES[-1])
     print(
-        f"{'axis':30} {'devices':>7} {'Mflop':>12} {'share':>6} {'MB a turn':>12} "
+        f"{'axis':30} {'devices':>7} {'Mflop':>12} {'share':>6} {'MB per turn':>12} "
         f"{'collectives':>11} {'MB once':>12}"
     )
     by_rows = {"rows, T = 0": rows_of(0, "full", BATCH_SIZE)}
@@ -247,14 +255,14 @@ def main() -> None:
     if not args.quick:
         by_rows["rows, T = 5, full"] = rows_of(5, "full", BATCH_SIZE)
         by_rows["rows, T = 5, fast"] = rows_of(5, "fast", BATCH_SIZE)
-        others = {"particles": particles, "chains": chains, "test points": test_points}
+        others = {"particles": draws, "chains": chains, "test points": test_points}
     kept = {name: measured(name, compiled) for name, compiled in (by_rows | others).items()}
     print(f"\n{'axis':30} {'devices':>7} {'weak':>8} {'strong':>8} {'rows':>8}")
     far = [part for name in by_rows for part in extrapolated(name, kept[name], link)]
     results = {
         "measured": [record for records in kept.values() for record in records],
         "assumed": link._asdict(),
-        "rows_a_device": BATCH_SIZE,
+        "rows_per_device": BATCH_SIZE,
         "strong_batch": STRONG_BATCH,
         "goal": GOAL,
         "extrapolated": far,

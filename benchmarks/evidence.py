@@ -1,14 +1,14 @@
-"""ELBO of annealed underdamped refinement on three densities with known evidence.
+"""Measures the ELBO of annealed underdamped steps on three densities with known evidence.
 
     python benchmarks/evidence.py --data-dir DIR [--quick] [--ablations]
 
 One recipe for every density and every K: a diagonal normal base, K leapfrogs with partial
 refreshment along a learned path of temperatures, the reverse-kernel account, everything learned
 together by Adam in one compiled loop. K leapfrogs evaluate the gradient at K + 1 points; the
-column *K gradients* takes one leapfrog fewer, so that nobody has to wonder.
+column *K gradients* takes one leapfrog fewer.
 
-What is reported is the mean over seeds of the ELBO on fresh draws, with the standard error
-across seeds (which contains the Monte Carlo error of each). No seed is left out.
+It reports the mean over seeds of the ELBO on fresh draws, with the standard error across seeds
+(which includes the Monte Carlo error of each seed). No seed is left out.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from densities import DENSITIES, Density
 
 
 class Published(NamedTuple):
-    """Figures of other methods, as published or measured by others; `None` where unknown."""
+    """Figures of other methods, published or measured elsewhere; `None` if unknown."""
 
     mean_field: float | None
     ula: float | None
@@ -56,39 +56,39 @@ CHUNK = 1_000
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """Everything that is chosen rather than learned."""
+    """The options that are not learned."""
 
     space: Literal["unconstrained", "whitened"] = "whitened"
     step_size_shape: Literal["one", "step", "coordinate", "both"] = "both"
     damping_shape: Literal["one", "step", "both"] = "step"
     step_size: float = 0.3
     max_step_size: float | None = 1.0
-    """In units of the base's scale. Without it a step size can grow past where leapfrogs are
-    stable, every walk fails, and no gradient is left to bring it back."""
+    """In units of the base's scale. Without it a step size can grow until leapfrogs are
+    unstable; then every path diverges, and there is no gradient to reduce the step size."""
     damping: float = 0.9
     base_scale: float = 0.1
     anneal: bool = True
     learning_rate: float = 0.03
     max_norm: float | None = 10.0
-    """Where the gradient's norm is clipped: nearly every parameter is a logarithm, so that the
-    norm is in nats and one number serves every density."""
-    num_particles: int = 16
+    """The norm at which gradients are clipped. Nearly every parameter is a logarithm, so the
+    norm is in nats, and one value works for every density."""
+    num_draws: int = 16
     num_iterations: int = 5_000
 
 
 class Fit(NamedTuple):
-    """One entry a seed."""
+    """The results, one row per seed."""
 
     trace: Float[Array, "seeds iterations"]
     """The training estimates of the ELBO."""
     log_weights: Float[Array, "seeds draws"]
-    """Of the fresh draws: their mean is the ELBO."""
+    """The log weights of fresh draws, whose mean is the ELBO."""
 
 
 def model(
     density: Density, num_steps: int, recipe: Recipe
 ) -> tuple[relbo.DiagonalNormal, relbo.Refinement]:
-    """The base and the refinement before training."""
+    """Returns the base and the refinement before training."""
     base = relbo.DiagonalNormal(jnp.zeros(density.dimension), recipe.base_scale)
     kernel = relbo.Underdamped(
         _shaped(recipe.step_size, recipe.step_size_shape, num_steps, density.dimension),
@@ -116,18 +116,18 @@ def _shaped(value: float, shape: str, num_steps: int, dimension: int) -> Any:
 def fit(
     density: Density, num_steps: int, recipe: Recipe, num_seeds: int, num_draws: int
 ) -> Fit:
-    """Trains from every seed side by side, then evaluates on fresh draws."""
+    """Trains from all seeds at once, then evaluates on fresh draws."""
     params, static = eqx.partition(model(density, num_steps, recipe), eqx.is_inexact_array)
     optimiser = _optimiser(recipe)
 
-    def objective(params: Any, key: Key[Array, ""], num_particles: int) -> relbo.Objective:
+    def objective(params: Any, key: Key[Array, ""], num_draws: int) -> relbo.Objective:
         base, refinement = eqx.combine(params, static)
         return relbo.refined_objective(
-            key, refinement, base, density.logdensity_fn, num_particles=num_particles
+            key, refinement, base, density.logdensity_fn, num_draws=num_draws
         )
 
     def loss(params: Any, key: Key[Array, ""]) -> Scalar:
-        return -objective(params, key, recipe.num_particles).value
+        return -objective(params, key, recipe.num_draws).value
 
     def step(carry: Any, key: Key[Array, ""]) -> tuple[Any, Scalar]:
         params, state = carry
@@ -160,14 +160,14 @@ def _optimiser(recipe: Recipe) -> optax.GradientTransformation:
     adam = optax.adam(schedule)
     if recipe.max_norm is not None:
         adam = optax.chain(optax.clip_by_global_norm(recipe.max_norm), adam)
-    # A walk that failed leaves no gradient: that iteration counts, and changes nothing.
+    # If a path diverges there is no gradient: the iteration counts and changes nothing.
     return optax.apply_if_finite(adam, max_consecutive_errors=recipe.num_iterations)
 
 
 def measure(
     density: Density, num_steps: int, recipe: Recipe, num_seeds: int, num_draws: int
 ) -> dict[str, Any]:
-    """Fits and condenses to what a table or a file needs."""
+    """Trains, evaluates and returns a record for the table and the file."""
     started = time.perf_counter()
     done = fit(density, num_steps, recipe, num_seeds, num_draws)
     log_weights = np.asarray(done.log_weights, np.float64)
@@ -181,9 +181,9 @@ def measure(
         "stderr": float(elbos.std(ddof=1) / np.sqrt(num_seeds)) if num_seeds > 1 else None,
         "elbo_by_seed": elbos.tolist(),
         "monte_carlo_stderr_by_seed": within.tolist(),
-        # E[weight] = Z whatever was learned: far off the evidence on all seeds is an error.
-        "log_mean_weight_by_seed": _log_mean_exp(log_weights).tolist(),
-        # Iterations in which a walk failed, and evaluation draws whose walk failed (-inf each).
+        # E[weight] = Z for any parameters: values far from Z on all seeds indicate an error.
+        "log_mean_weight_by_seed": relbo.log_mean_exp(done.log_weights).tolist(),
+        # Iterations and evaluation draws in which a path diverged.
         "failed_iterations_by_seed": np.sum(~np.isfinite(done.trace), axis=1).tolist(),
         "failed_draws": int(np.sum(~np.isfinite(log_weights))),
         "log_evidence": density.log_evidence,
@@ -194,13 +194,8 @@ def measure(
     }
 
 
-def _log_mean_exp(log_weights: np.ndarray) -> np.ndarray:
-    top = log_weights.max(axis=1, keepdims=True)
-    return top[:, 0] + np.log(np.mean(np.exp(log_weights - top), axis=1))
-
-
 def ablations(recipe: Recipe) -> dict[str, Recipe]:
-    """The recipe and its neighbours, each one choice away."""
+    """Returns the recipe and variants that differ from it in one option."""
     change = functools.partial(dataclasses.replace, recipe)
     return {
         "the recipe": recipe,
@@ -208,10 +203,10 @@ def ablations(recipe: Recipe) -> dict[str, Recipe]:
         "no cap on the step size": change(max_step_size=None),
         "no annealing": change(anneal=False),
         "one step size": change(step_size_shape="one"),
-        "one step size a step": change(step_size_shape="step"),
-        "one step size a coordinate": change(step_size_shape="coordinate"),
+        "one step size per step": change(step_size_shape="step"),
+        "one step size per coordinate": change(step_size_shape="coordinate"),
         "one damping": change(damping_shape="one"),
-        "a damping a step and coordinate": change(damping_shape="both"),
+        "a damping per step and coordinate": change(damping_shape="both"),
         "step size x 3": change(step_size=3 * recipe.step_size),
         "step size / 3": change(step_size=recipe.step_size / 3),
         "damping 0.6": change(damping=0.6),
@@ -219,7 +214,7 @@ def ablations(recipe: Recipe) -> dict[str, Recipe]:
         "learning rate / 3": change(learning_rate=recipe.learning_rate / 3),
         "no clipping": change(max_norm=None),
         "learning rate x 2": change(learning_rate=2 * recipe.learning_rate),
-        "a quarter of the particles": change(num_particles=recipe.num_particles // 4),
+        "a quarter of the draws": change(num_draws=recipe.num_draws // 4),
     }
 
 
@@ -233,7 +228,7 @@ def _estimate(record: dict[str, Any]) -> str:
 
 
 def print_table(records: list[dict[str, Any]]) -> None:
-    """Our ELBO beside the published ones, best last; the ceiling at the end."""
+    """Prints the published ELBOs, ours, and the log evidence."""
     print(
         f"{'density':11} {'K':>3} {'mean-fld':>8} {'ULA':>8} {'UHA':>8} {'CMCD-UHA':>8} "
         f"{'relbo, K leapfrogs':>18} {'relbo, K gradients':>18} {'log Z':>8}  against UHA, CMCD"
@@ -294,9 +289,11 @@ def run_ablations(args: argparse.Namespace, folder: Path, recipe: Recipe) -> Non
 def main() -> None:
     parser = argument_parser(__doc__)
     add_data_dir(parser)
-    parser.add_argument("--ablations", action="store_true", help="one choice changed at a time")
-    parser.add_argument("--seeds", type=int, default=5, help="how many (default 5)")
-    parser.add_argument("--draws", type=int, default=20_000, help="fresh draws (20000)")
+    parser.add_argument("--ablations", action="store_true", help="change one option at a time")
+    parser.add_argument("--seeds", type=int, default=5, help="number of seeds (default 5)")
+    parser.add_argument(
+        "--draws", type=int, default=20_000, help="number of fresh draws (default 20000)"
+    )
     parser.add_argument(
         "--densities", nargs="+", choices=list(DENSITIES), default=list(DENSITIES)
     )

@@ -1,11 +1,11 @@
-"""AutoRefined beside NumPyro's own guides on eight schools, and what an update costs.
+"""Compares AutoRefined with NumPyro's guides on eight schools, and the cost of an update.
 
-Part one trains every guide for the same number of iterations with the same optimiser, on the
-non-centred and the centred program, and prints the ELBO from fresh draws against the exact log
-evidence, over several seeds. Part two prints, as ratios to AutoDAIS in the same run, the time
-to trace and compile `SVI.update` and the time of one update.
+The first part trains every guide for the same number of iterations with the same optimiser, on
+the non-centred and the centred model. It prints the ELBO from fresh draws, over several seeds,
+and the exact log evidence. The second part prints the time to trace and compile `SVI.update`
+and the time of one update, as ratios to AutoDAIS in the same run.
 
-Needs no data: the numbers of eight schools are typed in.
+It needs no data files.
 """
 
 import time
@@ -103,7 +103,7 @@ def compare_elbos(num_iterations: int, num_seeds: int) -> list[dict[str, Any]]:
 
 
 def cost_of_update(guide: Any) -> tuple[float, float]:
-    """Seconds to trace and compile an update, and seconds of one update (the best of many)."""
+    """Returns the seconds to trace and compile an update, and the best time of one update."""
     svi = SVI(non_centred, guide, optax.adam(0.01), Trace_ELBO())
     state = svi.init(jr.key(0))
     start = time.perf_counter()
@@ -122,7 +122,7 @@ def compare_costs(repeats: int) -> dict[str, float]:
         "AutoDAIS": lambda: autoguide.AutoDAIS(non_centred, K=8),
         "AutoRefined": lambda: relbo.AutoRefined(non_centred),
     }
-    # In turns, so that a noisy moment hits both.
+    # In turns, so that other load on the machine affects both.
     costs = {name: [] for name in guides}
     for _ in range(repeats):
         for name, make in guides.items():
@@ -136,7 +136,9 @@ def compare_costs(repeats: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argument_parser(__doc__)
-    parser.add_argument("--costs-only", action="store_true", help="part two alone; no file")
+    parser.add_argument(
+        "--costs-only", action="store_true", help="only the second part; writes no file"
+    )
     args = parser.parse_args()
     start = time.perf_counter()
     costs = compare_costs(repeats=2 if args.quick else 5)

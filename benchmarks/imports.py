@@ -1,7 +1,7 @@
-"""Import time of relbo beside that of numpyro alone, in fresh processes, in turns.
+"""Compares the import time of relbo with that of numpyro, in new processes, in turns.
 
-`import relbo` imports a name when it is first asked for, so its own time says little: the last
-row has every public name imported, which is the most that anybody waits for.
+`import relbo` imports a name on first use, so its own time says little. The last row imports
+every public name, which takes the longest.
 
     python benchmarks/imports.py [--rounds 15]
 """
@@ -28,7 +28,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=15)
     rounds = parser.parse_args().rounds
     times: dict[str, list[float]] = {name: [] for name in CODES}
-    # In turns, so that what else the machine does falls on all alike.
+    # In turns, so that other load on the machine affects all of them.
     for _ in range(rounds):
         for name, code in CODES.items():
             times[name].append(import_seconds(code))
@@ -37,12 +37,12 @@ def main() -> int:
         middle = statistics.median(each)
         print(f"{name:<32}{middle:6.3f} s  {middle / alone:5.2f} times numpyro's")
     ratio = statistics.median(times["import relbo"]) / alone
-    print(f"ratio {ratio:.2f}, at most {BAR} wanted")
+    print(f"ratio {ratio:.2f} (expected at most {BAR})")
     return 0 if ratio <= BAR else 1
 
 
 def import_seconds(code: str) -> float:
-    """Of the code alone, without the interpreter's own start."""
+    """Returns the time of the code alone, without the start of the interpreter."""
     timed = (
         f"import time; begin = time.perf_counter(); {code}; print(time.perf_counter() - begin)"
     )

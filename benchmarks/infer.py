@@ -1,18 +1,18 @@
-"""`relbo.infer` beside NUTS, NumPyro's guides and BlackJAX's pathfinder on ten posteriors.
+"""Compares `relbo.infer` with NUTS, NumPyro's guides and BlackJAX's pathfinder.
 
-For each posterior and method it prints the seconds from the call to the draws, compilation
-included, and two errors: the largest, over parameters, of |mean - reference mean| / reference
-sd and of |log(sd / reference sd)|. Every run is in a process of its own, in float64, without a
-persistent compilation cache, with at least 4,000 draws and nothing else at the same time:
+For each of ten posteriors and each method it prints the seconds from the call to the draws,
+including compilation, and two errors: the largest, over parameters, of |mean - reference mean|
+/ reference sd and of |log(sd / reference sd)|. Every run is in its own process, in float64,
+without a persistent compilation cache, with at least 4,000 draws; one runs at a time:
 
 - relbo.infer with its defaults;
-- relbo.fit's refined guide at T = 8, without the exact step;
-- NUTS, 4 chains of 1000 + 1000, by the fastest of `chain_method` vectorized and parallel;
-- AutoNormal, AutoMultivariateNormal and AutoDAIS (K = 8, for equal steps): `SVI.run` with Adam
-  0.01, 10,000 steps;
+- the refined guide of relbo.fit at T = 8, without the chains;
+- NUTS, 4 chains of 1000 + 1000, with the faster `chain_method` of vectorized and parallel;
+- AutoNormal, AutoMultivariateNormal and AutoDAIS (K = 8, for the same number of steps):
+  `SVI.run` with Adam at 0.01, 10,000 steps;
 - BlackJAX's pathfinder with its defaults.
 
-`--only` picks posteriors and `--methods` methods by name.
+`--only` selects posteriors and `--methods` methods, by name.
 """
 
 import json
@@ -36,7 +36,7 @@ TIMEOUT = 1800.0
 def main() -> None:
     parser = argument_parser(__doc__)
     parser.add_argument(
-        "--data-dir", type=Path, required=True, help="folder that holds posteriordb/NAME.json"
+        "--data-dir", type=Path, required=True, help="folder with posteriordb/NAME.json"
     )
     parser.add_argument("--only", nargs="+", help="names of posteriors")
     parser.add_argument("--methods", nargs="+", help="names of methods", choices=METHODS)
@@ -86,7 +86,7 @@ def _cell(value: float, digits: int) -> str:
 
 
 def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The issue's three questions, from the rows."""
+    """Returns how accurate and how fast `infer` is, and how good the refined guide is."""
     by_method = {m: {r["posterior"]: r for r in rows if r["method"] == m} for m in METHODS}
     ours, nuts = by_method["relbo.infer"], by_method["NUTS"]
     summary: dict[str, Any] = {}

@@ -1,14 +1,14 @@
-"""Memory and time of the compiled gradient of a refined VAE objective against T.
+"""Measures the memory and time of the gradient of a refined VAE objective as T grows.
 
     python benchmarks/memory.py [--quick]
 
 The decoder is the paper's: 10 latents, two hidden layers of 200, relu, 784 Bernoulli logits.
-Five particles for each of 128 images, full mode (through every step), with rematerialisation.
+Five draws for each of 128 images, full mode (through every step), with rematerialisation.
 Weights and images are random: neither memory nor time depends on them.
 
-Bars: the temporary memory at T = 64 is at most 1.5 times that at T = 8, and the time grows at
-most in proportion to T. The ratio of the gradients taken (T, or T + 1 with the reverse kernel)
-and of the flops are printed beside the ratio of the times, which is stricter.
+Expected: the temporary memory at T = 64 is at most 1.5 times that at T = 8, and the time grows
+at most in proportion to T. For comparison with the ratio of the times, it also prints the ratio
+of the numbers of gradients (T, or T + 1 with the reverse kernel) and that of the operations.
 """
 
 import math
@@ -26,13 +26,13 @@ import relbo
 from _common import argument_parser, write_results
 
 NUM_LATENTS, NUM_HIDDEN, NUM_PIXELS = 10, 200, 784
-NUM_PARTICLES, BATCH_SIZE = 5, 128
+NUM_DRAWS, BATCH_SIZE = 5, 128
 STEP_SIZE = 1e-3
 MEMORY_BAR = 1.5
 
 COMBINATIONS = {
-    "SGD + Particle": (relbo.SGD, relbo.Particle),
-    "SGLD + ReverseKernel": (relbo.SGLD, relbo.ReverseKernel),
+    "SGD + ParticleAccount": (relbo.SGD, relbo.ParticleAccount),
+    "SGLD + ReverseKernelAccount": (relbo.SGLD, relbo.ReverseKernelAccount),
 }
 
 
@@ -41,18 +41,23 @@ def decoder(key: Key[Array, ""]) -> eqx.nn.MLP:
 
 
 class Gradient(NamedTuple):
-    """A compiled gradient in decoder, base and step size, with what it is called on."""
+    """A compiled gradient for the decoder, the base and the step size, with its arguments."""
 
     compiled: Any
     arguments: tuple[Any, ...]
     flops: float
-    """Of its matrix products."""
+    """Operations in matrix products."""
 
 
 def compile_gradient(combination: str, num_steps: int, *, remat: bool = True) -> Gradient:
-    kernel, entropy = COMBINATIONS[combination]
+    kernel, account = COMBINATIONS[combination]
     refinement = relbo.Refinement(
-        kernel(STEP_SIZE), entropy(), num_steps=num_steps, remat=remat
+        kernel(STEP_SIZE),
+        account(),
+        num_steps=num_steps,
+        anneal=False,
+        space="unconstrained",
+        remat=remat,
     )
     keys = jr.split(jr.key(0), 3)
     images = jr.bernoulli(keys[0], 0.3, (BATCH_SIZE, NUM_PIXELS)).astype(jnp.float32)
@@ -70,7 +75,7 @@ def compile_gradient(combination: str, num_steps: int, *, remat: bool = True) ->
                 return prior + jnp.sum(image * logits - jax.nn.softplus(logits))
 
             return relbo.refined_objective(
-                key, refinement, base, logdensity_fn, num_particles=NUM_PARTICLES
+                key, refinement, base, logdensity_fn, num_draws=NUM_DRAWS
             ).value
 
         return -jnp.mean(jax.vmap(one)(images, bases, jr.split(key, BATCH_SIZE)))
@@ -81,10 +86,10 @@ def compile_gradient(combination: str, num_steps: int, *, remat: bool = True) ->
 
 
 def _matmul_flops(jaxpr: Any) -> float:
-    """Flops of the matrix products.
+    """Counts the operations in matrix products.
 
-    XLA's own count takes the body of a loop once, whatever its length, and so says nothing
-    about T.
+    XLA's own count takes the body of a loop once, whatever its length, and so does not depend
+    on T.
     """
     total = 0.0
     for equation in jaxpr.eqns:
@@ -99,9 +104,9 @@ def _matmul_flops(jaxpr: Any) -> float:
 
 
 def memory_records(num_steps: tuple[int, int]) -> list[dict[str, Any]]:
-    """Temporary memory and flops at a small and a large T, with and without remat."""
+    """Measures memory and operations at a small and a large T, with and without remat."""
     records = []
-    print(f"{'':22} {'remat':>5} {'T':>3} {'temporary MB':>12} {'matmul Gflop':>12}")
+    print(f"{'':28} {'remat':>5} {'T':>3} {'temporary MB':>12} {'matmul Gflop':>12}")
     for combination in COMBINATIONS:
         for remat in (True, False):
             for steps in num_steps:
@@ -116,7 +121,7 @@ def memory_records(num_steps: tuple[int, int]) -> list[dict[str, Any]]:
                 }
                 records.append(record)
                 print(
-                    f"{combination:22} {remat!s:>5} {steps:3d} {memory / 1e6:12.1f} "
+                    f"{combination:28} {remat!s:>5} {steps:3d} {memory / 1e6:12.1f} "
                     f"{gradient.flops / 1e9:12.1f}",
                     flush=True,
                 )
@@ -124,7 +129,7 @@ def memory_records(num_steps: tuple[int, int]) -> list[dict[str, Any]]:
 
 
 def print_ratios(records: list[dict[str, Any]]) -> dict[str, float]:
-    """The memory at the large T over that at the small one, with remat."""
+    """Prints the memory at the large T over that at the small one, with remat."""
     ratios = {}
     for combination in COMBINATIONS:
         small, large = (
@@ -134,14 +139,16 @@ def print_ratios(records: list[dict[str, Any]]) -> dict[str, float]:
         )
         ratios[combination] = large / small
         verdict = "within" if ratios[combination] <= MEMORY_BAR else "ABOVE"
-        print(f"{combination:22} ratio {large / small:.2f}, {verdict} the bar of {MEMORY_BAR}")
+        print(
+            f"{combination:28} ratio {large / small:.2f}, {verdict} the limit of {MEMORY_BAR}"
+        )
     return ratios
 
 
 def time_records(num_steps: tuple[int, ...], repeats: int) -> list[dict[str, Any]]:
-    """Seconds a gradient against T, the values of T taking turns so that load falls on all."""
+    """Measures the time of a gradient for each T, in turns so that load affects all."""
     records = []
-    print(f"{'':22} {'T':>3} {'seconds':>8} {'ratio':>6} {'gradients':>9} {'flops':>6}")
+    print(f"{'':28} {'T':>3} {'seconds':>8} {'ratio':>6} {'gradients':>9} {'flops':>6}")
     for combination in COMBINATIONS:
         gradients = {steps: compile_gradient(combination, steps) for steps in num_steps}
         seconds = {steps: [] for steps in num_steps}
@@ -150,7 +157,7 @@ def time_records(num_steps: tuple[int, ...], repeats: int) -> list[dict[str, Any
                 seconds[steps].append(_seconds(gradient))
         first = num_steps[0]
         for steps, gradient in gradients.items():
-            # The fastest of the repeats: everything slower is other people's load.
+            # The fastest of the repeats is the least affected by other load.
             record = {
                 "combination": combination,
                 "T": steps,
@@ -163,7 +170,7 @@ def time_records(num_steps: tuple[int, ...], repeats: int) -> list[dict[str, Any
             }
             records.append(record)
             print(
-                f"{combination:22} {steps:3d} {record['seconds']:8.3f} "
+                f"{combination:28} {steps:3d} {record['seconds']:8.3f} "
                 f"{record['time_ratio']:6.2f} {record['gradients_ratio']:9.2f} "
                 f"{record['flops_ratio']:6.2f}",
                 flush=True,
@@ -172,8 +179,8 @@ def time_records(num_steps: tuple[int, ...], repeats: int) -> list[dict[str, Any
 
 
 def _num_gradients(combination: str, num_steps: int) -> int:
-    """The reverse kernel needs the gradient where the walk ends, too."""
-    return num_steps + int(combination.endswith("ReverseKernel"))
+    """Returns the number of gradients; the reverse kernel also needs the one at the end."""
+    return num_steps + int(combination.endswith("ReverseKernelAccount"))
 
 
 def _seconds(gradient: Gradient) -> float:
@@ -194,7 +201,7 @@ def main() -> None:
             "latents": NUM_LATENTS,
             "hidden": [NUM_HIDDEN, NUM_HIDDEN],
             "pixels": NUM_PIXELS,
-            "particles": NUM_PARTICLES,
+            "draws": NUM_DRAWS,
             "batch": BATCH_SIZE,
             "mode": "full",
         },

@@ -1,8 +1,8 @@
-"""Ten posteriors of posteriordb as NumPyro programs, with their reference moments.
+"""Ten posteriors of posteriordb as NumPyro models, with their reference moments.
 
 The data and the references are read from a folder; see `--data-dir` of benchmarks/infer.py.
-Each program is a function of its data alone, so that a compiled program is used again for data
-of the same shape.
+Each model is a function of its data alone, so that a compiled function is reused for data of
+the same shape.
 """
 
 import json
@@ -20,7 +20,7 @@ from numpyro.distributions import constraints
 
 
 class Posterior(NamedTuple):
-    """A program, its data and the reference means and standard deviations of its parameters."""
+    """A model, its data and the reference means and standard deviations of its parameters."""
 
     name: str
     model: Callable[..., None]
@@ -30,7 +30,7 @@ class Posterior(NamedTuple):
     sds: np.ndarray
 
     def errors(self, draws: dict[str, Any]) -> tuple[float, float]:
-        """The largest error of a mean, in reference sds, and of a log sd."""
+        """Returns the largest error of a mean, in reference sds, and of a log sd."""
         columns = np.stack([_column(draws, name) for name in self.parameters])
         mean_errors = np.abs(columns.mean(1) - self.means) / self.sds
         sd_errors = np.abs(np.log(columns.std(1, ddof=1) / self.sds))
@@ -42,7 +42,7 @@ def _largest(errors: np.ndarray) -> float:
 
 
 def _column(draws: dict[str, Any], name: str) -> np.ndarray:
-    """The draws of a parameter by its name in the reference, such as `theta[3]`."""
+    """Returns the draws of a parameter by its name in the reference, such as `theta[3]`."""
     site, _, index = name.partition("[")
     values = np.asarray(draws[site], np.float64)
     if not index:
@@ -51,7 +51,7 @@ def _column(draws: dict[str, Any], name: str) -> np.ndarray:
 
 
 def load(folder: Path) -> list[Posterior]:
-    """All ten, from a folder of JSON files."""
+    """Loads all ten from a folder of JSON files."""
     return [_load(folder, *entry) for entry in _FILES]
 
 
@@ -73,7 +73,7 @@ def _arrays(*names: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
 
 
 def _flat(name: str, support: Any = constraints.real, shape: tuple[int, ...] = ()) -> Any:
-    """A parameter without a prior beyond its support."""
+    """Samples a parameter with a flat prior on its support."""
     return numpyro.sample(name, dist.ImproperUniform(support, shape, ()))
 
 
@@ -169,7 +169,7 @@ def hmm(y: Any) -> None:
 
 
 def _flat_ordered_positive() -> Any:
-    """0 < mu_1 < mu_2 without a prior of its own."""
+    """Samples 0 < mu_1 < mu_2 with a flat prior."""
     return numpyro.sample(
         "mu", dist.ImproperUniform(constraints.positive_ordered_vector, (), (2,))
     )

@@ -1,15 +1,14 @@
-"""Forecasts of another series than the paper's: airline passengers, beside statsmodels.
+"""Forecasts of airline passengers, compared with statsmodels, and the posterior of the scales.
 
-The logarithm of the monthly passengers of international airlines, 1949 to 1960 (series G of Box
-and Jenkins, Time series analysis). Windows of 84 months are learned from and the 24 after them
-forecast, by the code of the `co2` experiment: `relbo.models.StructuralModel` with its scales
-integrated out, and statsmodels' UnobservedComponents. Printed are means over the windows.
+The series is the logarithm of monthly international airline passengers, 1949 to 1960 (series G
+of Box and Jenkins, Time series analysis). The code of the `co2` experiment trains on windows of
+84 months and forecasts the next 24: `relbo.statespace.StructuralModel` with its scales
+integrated out, and statsmodels' UnobservedComponents. It prints means over the windows.
 
-Then the posterior of the scales is sampled, of the first 120 months, by `relbo.infer` and by
-NumPyro's NUTS (4 chains of 1000 + 1000, the faster of two ways to run them), both with the time
-that they take to compile.
+Then `relbo.infer` and NumPyro's NUTS (4 chains of 1000 + 1000, the faster of two ways to run
+them) sample the posterior of the scales for the first 120 months. Times include compilation.
 
-It needs statsmodels, of the `compare` group.
+It needs statsmodels, of the `test` group.
 """
 
 import time
@@ -25,13 +24,13 @@ from numpyro.infer import MCMC, NUTS
 
 import relbo
 from _common import argument_parser, write_results
-from relbo.experiments._co2_scores import scores
-from relbo.experiments._importance import importance_draws
-from relbo.experiments._structural_peer import peer_forecast
-from relbo.models import StructuralModel
+from relbo.statespace import StructuralModel
+from relbo_paper.co2.importance import importance_draws
+from relbo_paper.co2.scores import scores
+from relbo_paper.co2.statsmodels_peer import peer_forecast
 
-PERIOD, LEARNED, AHEAD, STRIDE = 12, 84, 24, 9
-SAMPLED = 120
+PERIOD, NUM_TRAIN, NUM_AHEAD, STRIDE = 12, 84, 24, 9
+NUM_SAMPLED_MONTHS = 120
 PASSENGERS = """
 112 118 132 129 121 135 148 148 136 119 104 118  115 126 141 135 125 149 170 170 158 133 114 140
 145 150 178 163 172 178 199 199 184 162 146 166  171 180 193 181 183 218 230 242 209 191 172 194
@@ -47,21 +46,21 @@ def logarithms() -> np.ndarray:
 
 
 def windows() -> tuple[np.ndarray, np.ndarray]:
-    """What is learned from and what is forecast, a row a window."""
+    """Returns training and test data, one row per window."""
     series = logarithms()
-    origins = range(0, len(series) - LEARNED - AHEAD + 1, STRIDE)
-    whole = np.stack([series[origin : origin + LEARNED + AHEAD] for origin in origins])
-    return whole[:, :LEARNED], whole[:, LEARNED:]
+    origins = range(0, len(series) - NUM_TRAIN - NUM_AHEAD + 1, STRIDE)
+    whole = np.stack([series[origin : origin + NUM_TRAIN + NUM_AHEAD] for origin in origins])
+    return whole[:, :NUM_TRAIN], whole[:, NUM_TRAIN:]
 
 
-def structural(learned: np.ndarray, model: StructuralModel) -> list[Any]:
-    found = importance_draws(jr.key(0), model, jnp.asarray(learned), num_draws=200)
+def structural(train: np.ndarray, model: StructuralModel) -> list[Any]:
+    found = importance_draws(jr.key(0), model, jnp.asarray(train), num_draws=200)
     draws = lambda index: {name: values[index] for name, values in found.draws.items()}
-    return [model.forecast(draws(i), series, AHEAD) for i, series in enumerate(learned)]
+    return [model.forecast(draws(i), series, NUM_AHEAD) for i, series in enumerate(train)]
 
 
 def by_infer(series: np.ndarray) -> dict[str, np.ndarray]:
-    """Draws by site, `[chains, draws]`."""
+    """Returns draws by site, `[chains, draws]`."""
     return relbo.infer(jr.key(0), StructuralModel(PERIOD), (series,), progress=False).chains
 
 
@@ -83,18 +82,18 @@ def by_nuts(chain_method: str) -> Callable[[np.ndarray], dict[str, np.ndarray]]:
 
 
 def timed(sample: Callable[[np.ndarray], dict[str, np.ndarray]]) -> dict[str, float]:
-    """Seconds, and what the worst of the scales has in effective draws."""
+    """Returns the seconds, the smallest effective sample size and the largest R-hat."""
     begin = time.perf_counter()
-    draws = sample(logarithms()[:SAMPLED])
+    draws = sample(logarithms()[:NUM_SAMPLED_MONTHS])
     seconds = time.perf_counter() - begin
     logs = [np.log(values) for values in draws.values()]
-    worst = min(float(effective_sample_size(values)) for values in logs)
-    agrees = max(float(split_gelman_rubin(values)) for values in logs)
-    return {"seconds": seconds, "effective draws": worst, "R-hat": agrees}
+    ess = min(float(effective_sample_size(values)) for values in logs)
+    r_hat = max(float(split_gelman_rubin(values)) for values in logs)
+    return {"seconds": seconds, "effective draws": ess, "R-hat": r_hat}
 
 
 def posteriors() -> dict[str, Any]:
-    """`relbo.infer` beside NUTS."""
+    """Compares `relbo.infer` with NUTS."""
     ways = [timed(by_nuts(method)) for method in ("vectorized", "sequential")]
     rows = {"infer": timed(by_infer), "NUTS": min(ways, key=lambda way: way["seconds"])}
     for name, row in rows.items():
@@ -102,7 +101,7 @@ def posteriors() -> dict[str, Any]:
     ours, nuts = rows.values()
     ratios = {
         "NUTS's time over infer's": nuts["seconds"] / ours["seconds"],
-        "the same, an effective draw": (nuts["seconds"] / nuts["effective draws"])
+        "the same, per effective draw": (nuts["seconds"] / nuts["effective draws"])
         / (ours["seconds"] / ours["effective draws"]),
     }
     for name, ratio in ratios.items():
@@ -114,22 +113,22 @@ def main() -> None:
     args = argument_parser(__doc__).parse_args()
     begin = time.perf_counter()
     numpyro.enable_x64()
-    learned, ahead = windows()
+    train, ahead = windows()
     if args.quick:
-        learned, ahead = learned[:2], ahead[:2]
+        train, ahead = train[:2], ahead[:2]
     forecasts = {
-        "relbo": structural(learned, StructuralModel(PERIOD)),
+        "relbo": structural(train, StructuralModel(PERIOD)),
         "relbo, level a random walk": structural(
-            learned, StructuralModel(PERIOD, forgetting=False)
+            train, StructuralModel(PERIOD, forgetting=False)
         ),
-        "statsmodels": [peer_forecast(series, PERIOD, AHEAD) for series in learned],
+        "statsmodels": [peer_forecast(series, PERIOD, NUM_AHEAD) for series in train],
     }
     results: dict[str, Any] = {}
     for name, each in forecasts.items():
         found = [scores(forecast, seen) for forecast, seen in zip(each, ahead, strict=True)]
         results[name] = {key: float(np.mean([one[key] for one in found])) for key in found[0]}
         print(f"{name:28s}", {key: round(value, 3) for key, value in results[name].items()})
-    results["windows"] = len(learned)
+    results["windows"] = len(train)
     if not args.quick:
         results["posterior of the scales"] = posteriors()
     write_results("series", results, quick=args.quick, seconds=time.perf_counter() - begin)

@@ -1,20 +1,24 @@
-"""One gradient of a state-space likelihood: relbo beside dynamax, cuthbert and eager PyTorch.
+"""The gradient of a state-space likelihood: relbo against plain JAX and other libraries.
 
 - A dynamic linear model of 14 states (local linear trend and 12 seasons) over 120 steps: the
   gradient with respect to four log standard deviations.
 - A hidden Markov model of 5 states and 5 symbols over 1000 steps: the gradient with respect to
   the logits of both matrices.
 
-Every implementation gets the same matrices in float64, and their log likelihoods and gradients
-are compared before anything is timed. The JAX ones are compiled; PyTorch runs a plain loop over
-time. The numbers are ratios to relbo's time, each the median of repeated runs taken in turns.
-A call of a compiled function takes a while by itself, which an optimiser that is compiled as
-a whole does not pay: a second column has the gradient in a compiled loop, for PyTorch the plain
-one again. A third has 64 parameters at once (`jax.vmap`), as many chains need them.
+"plain" is the textbook algorithm in a `jax.lax.scan`, differentiated by JAX; "plain, remat"
+also has `jax.checkpoint` around each step. They show what relbo's own algorithms gain. dynamax,
+cuthbert and torch, of the `bench` group, are left out if they are not installed. PyTorch runs a
+loop over time without compilation.
 
-It needs the packages of the `bench` group: torch, dynamax and cuthbert.
+Every implementation gets the same matrices in float64, and their log likelihoods and gradients
+are compared before anything is timed. The table has ratios to relbo's time, each the median of
+repeated runs in turns. A call of a compiled function has an overhead, which an optimiser that
+is compiled as a whole does not have: the second column is the gradient in a compiled loop (for
+PyTorch, the plain loop again). The third column is 64 parameters at once (`jax.vmap`), as
+`relbo.infer` needs them.
 """
 
+import importlib.util
 import math
 import statistics
 import time
@@ -26,20 +30,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-import relbo.models
+import relbo.statespace
 from _common import argument_parser, write_results
 
 PERIOD, NUM_DLM_STEPS = 12, 120
 NUM_STATES, NUM_HMM_STEPS = 5, 1000
 BATCH = 64
 NUM_LOOPS = 20
-CALLS_A_TURN = 10
+CALLS_PER_TURN = 10
 SECONDS_EACH = 3.0
 
 Fn = Callable[..., Any]
 
 
-class Linear(NamedTuple):
+class LinearMatrices(NamedTuple):
     """The matrices of a model whose first state is one step after N(0, I)."""
 
     transition: Any
@@ -48,8 +52,8 @@ class Linear(NamedTuple):
     observation_scale: Any
 
 
-def linear(theta: jax.Array) -> Linear:
-    """A local linear trend and seasons that cycle, from four log standard deviations."""
+def linear_matrices(theta: jax.Array) -> LinearMatrices:
+    """Returns a local linear trend with seasons, from four log standard deviations."""
     level, slope, season, noise = jnp.exp(theta)
     size = 2 + PERIOD
     transition = jnp.zeros((size, size)).at[:2, :2].set(jnp.array([[1.0, 1.0], [0.0, 1.0]]))
@@ -57,15 +61,15 @@ def linear(theta: jax.Array) -> Linear:
     root = jnp.zeros((size, size)).at[0, 0].set(level).at[1, 1].set(slope)
     root = root.at[2:, 2].set(season * (jnp.eye(PERIOD)[-1] - 1.0 / PERIOD))
     observation = jnp.zeros((1, size)).at[0, 0].set(1.0).at[0, 2].set(1.0)
-    return Linear(transition, root, observation, noise)
+    return LinearMatrices(transition, root, observation, noise)
 
 
 def relbo_dlm(series: jax.Array) -> Fn:
     def value(theta: jax.Array) -> jax.Array:
-        model = linear(theta)
+        model = linear_matrices(theta)
         covariance = model.noise_root @ model.noise_root.T
         size = len(covariance)
-        return relbo.models.LinearGaussian(
+        return relbo.statespace.LinearGaussian(
             jnp.zeros(size),
             model.transition @ model.transition.T + covariance,
             model.transition,
@@ -77,11 +81,35 @@ def relbo_dlm(series: jax.Array) -> Fn:
     return value
 
 
+def plain_dlm(series: jax.Array, *, remat: bool = False) -> Fn:
+    def value(theta: jax.Array) -> jax.Array:
+        model = linear_matrices(theta)
+        noise = model.noise_root @ model.noise_root.T
+        transition, row = model.transition, model.observation[0]
+
+        def step(carry: tuple, seen: jax.Array) -> tuple[tuple, jax.Array]:
+            mean, covariance = carry
+            crossing = covariance @ row
+            variance = row @ crossing + model.observation_scale**2
+            surprise = seen - row @ mean
+            gain = crossing / variance
+            mean = mean + gain * surprise
+            covariance = covariance - jnp.outer(gain, crossing)
+            term = -0.5 * (surprise**2 / variance + jnp.log(2 * jnp.pi * variance))
+            return (transition @ mean, transition @ covariance @ transition.T + noise), term
+
+        start = jnp.zeros(len(noise)), transition @ transition.T + noise
+        step = jax.checkpoint(step, prevent_cse=False) if remat else step
+        return jnp.sum(jax.lax.scan(step, start, series)[1])
+
+    return value
+
+
 def dynamax_dlm(series: jax.Array) -> Fn:
     from dynamax.linear_gaussian_ssm.inference import lgssm_filter, make_lgssm_params
 
     def value(theta: jax.Array) -> jax.Array:
-        model = linear(theta)
+        model = linear_matrices(theta)
         covariance = model.noise_root @ model.noise_root.T
         params = make_lgssm_params(
             jnp.zeros(len(covariance)),
@@ -101,7 +129,7 @@ def cuthbert_dlm(series: jax.Array) -> Fn:
     from cuthbert.gaussian import kalman
 
     def value(theta: jax.Array) -> jax.Array:
-        model = linear(theta)
+        model = linear_matrices(theta)
         size = len(model.transition)
         filtering = kalman.build_filter(
             jnp.zeros(size),
@@ -157,7 +185,26 @@ def relbo_hmm(series: jax.Array) -> Fn:
     def value(theta: tuple) -> jax.Array:
         transition, emission = (jax.nn.softmax(logits) for logits in theta)
         initial = jnp.full(NUM_STATES, 1.0 / NUM_STATES) @ transition
-        return relbo.models.HiddenMarkov(initial, transition, emission).log_likelihood(series)
+        return relbo.statespace.HiddenMarkov(initial, transition, emission).log_likelihood(
+            series
+        )
+
+    return value
+
+
+def plain_hmm(series: jax.Array, *, remat: bool = False) -> Fn:
+    def value(theta: tuple) -> jax.Array:
+        log_transition, log_emission = (jax.nn.log_softmax(logits) for logits in theta)
+
+        def step(log_state: jax.Array, seen: jax.Array) -> tuple[jax.Array, jax.Array]:
+            moved = jax.nn.logsumexp(log_state[:, None] + log_transition, axis=0)
+            joint = moved + log_emission[:, seen]
+            term = jax.nn.logsumexp(joint)
+            return joint - term, term
+
+        step = jax.checkpoint(step, prevent_cse=False) if remat else step
+        start = jnp.full(NUM_STATES, -math.log(NUM_STATES))
+        return jnp.sum(jax.lax.scan(step, start, series)[1])
 
     return value
 
@@ -205,14 +252,31 @@ def torch_hmm(series: np.ndarray) -> Fn:
 
 
 JAX_PEERS = {
-    "dlm": {"relbo": relbo_dlm, "dynamax": dynamax_dlm, "cuthbert": cuthbert_dlm},
-    "hmm": {"relbo": relbo_hmm, "dynamax": dynamax_hmm, "cuthbert": cuthbert_hmm},
+    "dlm": {
+        "relbo": relbo_dlm,
+        "plain": plain_dlm,
+        "plain, remat": partial(plain_dlm, remat=True),
+        "dynamax": dynamax_dlm,
+        "cuthbert": cuthbert_dlm,
+    },
+    "hmm": {
+        "relbo": relbo_hmm,
+        "plain": plain_hmm,
+        "plain, remat": partial(plain_hmm, remat=True),
+        "dynamax": dynamax_hmm,
+        "cuthbert": cuthbert_hmm,
+    },
 }
 TORCH_PEERS = {"dlm": torch_dlm, "hmm": torch_hmm}
+PACKAGES = ("dynamax", "cuthbert", "torch")
+
+
+def is_available(peer: str) -> bool:
+    return peer not in PACKAGES or importlib.util.find_spec(peer) is not None
 
 
 def problem(name: str) -> tuple[np.ndarray, Any]:
-    """A series that the model drew, roughly, and where the gradient is taken."""
+    """Returns a series and the parameters at which the gradient is taken."""
     rng = np.random.default_rng(0)
     if name == "dlm":
         season = np.sin(2 * np.pi * np.arange(NUM_DLM_STEPS) / PERIOD)
@@ -228,6 +292,9 @@ def main() -> None:
     args = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
     start = time.perf_counter()
+    missing = [name for name in PACKAGES if not is_available(name)]
+    if missing:
+        print(f"not installed, left out: {', '.join(missing)}")
     seconds = 0.3 if args.quick else SECONDS_EACH
     results = {name: compare(name, seconds) for name in JAX_PEERS}
     write_results("state_space", results, quick=args.quick, seconds=time.perf_counter() - start)
@@ -238,7 +305,8 @@ def compare(name: str, seconds: float) -> dict[str, Any]:
     theta = jax.tree.map(jnp.asarray, theta)
     many = jax.tree.map(lambda leaf: jnp.stack([leaf] * BATCH), theta)
     runs, loops, batched, values, compiling = {}, {}, {}, {}, {}
-    for peer, make in JAX_PEERS[name].items():
+    peers = {peer: make for peer, make in JAX_PEERS[name].items() if is_available(peer)}
+    for peer, make in peers.items():
         gradient = jax.value_and_grad(make(jnp.asarray(series)))
         start = time.perf_counter()
         one = jax.jit(gradient).lower(theta).compile()
@@ -249,26 +317,27 @@ def compare(name: str, seconds: float) -> dict[str, Any]:
         runs[peer] = lambda one=one: jax.block_until_ready(one(theta))
         loops[peer] = lambda descent=descent: jax.block_until_ready(descent(theta))
         batched[peer] = lambda together=together: jax.block_until_ready(together(many))
-    runs["torch"], values["torch"] = torch_run(name, series, theta)
+    if is_available("torch"):
+        runs["torch"], values["torch"] = torch_run(name, series, theta)
     disagreement = check(values)
     times = in_turns(runs, seconds)
     in_loop = {peer: taken / NUM_LOOPS for peer, taken in in_turns(loops, seconds).items()}
     columns = {
         "one gradient": times,
-        "in a loop": in_loop | {"torch": times["torch"]},
+        "in a loop": times | in_loop,
         f"{BATCH} at once": in_turns(batched, seconds),
         "compilation": compiling,
     }
     print(f"\n{name}: log likelihood {values['relbo'][0]:.6f}, disagreement {disagreement:.1e}")
-    print(f"{'':10}" + "".join(f"{column:>16}" for column in columns) + "  / relbo's")
+    print(f"{'':14}" + "".join(f"{column:>16}" for column in columns) + "  / relbo's")
     for peer in runs:
         ratios = [d[peer] / d["relbo"] if peer in d else None for d in columns.values()]
-        print(f"{peer:10}" + "".join(f"{'' if r is None else f'{r:.2f}':>16}" for r in ratios))
+        print(f"{peer:14}" + "".join(f"{'' if r is None else f'{r:.2f}':>16}" for r in ratios))
     return {"disagreement": disagreement, "seconds": columns}
 
 
 def descend(gradient: Fn, theta: Any) -> Any:
-    """Steps so small that every gradient is all but the same."""
+    """Takes tiny steps, so that all gradients are nearly equal."""
 
     def step(_: int, theta: Any) -> Any:
         return jax.tree.map(lambda x, slope: x + 1e-12 * slope, theta, gradient(theta)[1])
@@ -295,7 +364,7 @@ def torch_run(name: str, series: np.ndarray, theta: Any) -> tuple[Fn, tuple[floa
 
 
 def check(values: dict[str, tuple]) -> float:
-    """The largest relative difference of any value or gradient from relbo's."""
+    """Returns the largest relative difference of any value or gradient from relbo's."""
     ours = [np.asarray(leaf) for leaf in jax.tree.leaves(values["relbo"])]
     worst = 0.0
     for other in values.values():
@@ -303,19 +372,19 @@ def check(values: dict[str, tuple]) -> float:
             difference = np.max(np.abs(mine - np.asarray(theirs))) / np.max(np.abs(mine))
             worst = max(worst, float(difference))
     if worst > 1e-6:
-        raise SystemExit(f"the implementations disagree by {worst:.1e}: nothing is timed")
+        raise SystemExit(f"the implementations differ by {worst:.1e}: nothing is timed")
     return worst
 
 
 def in_turns(runs: dict[str, Fn], seconds: float) -> dict[str, float]:
-    """The median time of each run; they take turns, so that a busy machine hits all alike."""
+    """Returns the median time of each run; they take turns, to share the machine's load."""
     taken: dict[str, list[float]] = {name: [] for name in runs}
     end = time.perf_counter() + seconds * len(runs)
     while time.perf_counter() < end or min(map(len, taken.values())) < 5:
         for name, run in runs.items():
-            # Threads of the one before may still be spinning, and caches hold its data.
+            # Once without timing: the caches still hold the data of the previous run.
             run()
-            for _ in range(CALLS_A_TURN):
+            for _ in range(CALLS_PER_TURN):
                 start = time.perf_counter()
                 run()
                 taken[name].append(time.perf_counter() - start)

@@ -1,4 +1,4 @@
-"""How the pages are built: `make docs`, warnings are errors, nothing is fetched."""
+"""Configures Sphinx for `make docs`: warnings are errors and the pages need no network."""
 
 import sys
 from pathlib import Path
@@ -16,8 +16,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
-    "docstrings",
-    "links",
+    "names_and_formulas",
     "mathml",
 ]
 

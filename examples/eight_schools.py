@@ -1,7 +1,7 @@
-"""Eight schools: how much does coaching help, where each school measured with its own error?
+"""Eight schools: how much does coaching help, if each school measured with its own error?
 
-The effects are written non-centred (`theta = mu + tau * t`): a scale and what it scales are
-then nearly independent, which every sampler likes.
+The model is non-centred (`theta = mu + tau * t`): a scale and what it scales are then nearly
+independent, which makes sampling easier.
 """
 
 import numpyro

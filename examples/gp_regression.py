@@ -1,6 +1,6 @@
-"""Gaussian process regression: a smooth curve of unknown length scale, integrated out.
+"""Gaussian process regression: a smooth curve with an unknown length scale.
 
-The data were simulated from two sine waves with noise of 0.25:
+The curve is integrated out. The data were simulated from two sine waves with noise of 0.25:
 
     rng = numpy.random.default_rng(4)
     x = numpy.sort(rng.uniform(0, 8, 30)).round(2)

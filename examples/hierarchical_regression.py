@@ -1,7 +1,7 @@
 """Hierarchical regression: an intercept and a slope for each of ten groups, learned together.
 
-The data were simulated, so that the answer is known (`intercept` 2, `slope` -1, scales 1 and
-0.5, `noise` 0.8), with unequal groups of 4 to 22 observations:
+The data were simulated with known parameters (`intercept` 2, `slope` -1, scales 1 and 0.5,
+`noise` 0.8) and groups of 4 to 22 observations:
 
     rng = numpy.random.default_rng(20)
     sizes = numpy.arange(4, 24, 2)

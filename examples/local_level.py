@@ -1,14 +1,14 @@
-"""A state-space model: the level of the Nile is a random walk, seen with noise.
+"""A state-space model: the level of the Nile is a random walk, observed with noise.
 
 Annual flow at Aswan, 1871 to 1970, in 10^8 cubic metres (Cobb 1978; public domain). The hundred
-levels are summed out by a Kalman filter, so that two scales remain. Maximum likelihood gives
-122.9 and 38.3 (Durbin and Koopman, Time Series Analysis by State Space Methods).
+levels are integrated out by a Kalman filter, so that two scales remain. Maximum likelihood
+gives 122.9 and 38.3 (Durbin and Koopman, Time Series Analysis by State Space Methods).
 """
 
 import numpyro
 import numpyro.distributions as dist
 
-from relbo.models import LinearGaussianSeries, dlm, local_level
+from relbo.statespace import LinearGaussianSeries, dlm, local_level
 
 
 def model(flow):

@@ -1,8 +1,8 @@
 """Logistic regression: did cold weather damage the O-rings of the space shuttle?
 
-The 23 flights before the Challenger's last one: the temperature at launch (in Fahrenheit) and
-whether an O-ring was damaged, from the Presidential Commission's report (1986). The last launch
-was at 31 F, far colder than any of them; `risk_at_31` is what the model says of it.
+The data are the 23 flights before the Challenger's last one: the temperature at launch (in
+Fahrenheit) and whether an O-ring was damaged, from the Presidential Commission's report (1986).
+The last launch was at 31 F, much colder than any of them; `risk_at_31` is the predicted risk.
 """
 
 import jax

@@ -1,9 +1,9 @@
 """A mixture with discrete latent sites: which of two groups each observation belongs to.
 
-The sites `z` are summed out before inference, since a sampler with gradients cannot move them.
-The second mean lies above the first, so that the groups cannot change names, and the prior on
-the gap has no mass at zero, where the groups would be one. The data were simulated with weights
-0.35 and 0.65, means -1 and 2, standard deviations 0.7 and 1:
+The sites `z` are summed out before inference, because a gradient-based sampler cannot move
+them. The second mean lies above the first, so that the groups cannot swap names, and the prior
+on the gap has no mass at zero, where the two groups would be the same. The data were simulated
+with weights 0.35 and 0.65, means -1 and 2, and standard deviations 0.7 and 1:
 
     rng = numpy.random.default_rng(7)
     z = rng.uniform(size=120) < 0.65

@@ -1,4 +1,4 @@
-"""Prints the requirements of a dependency group of pyproject.toml, one a line."""
+"""Prints the requirements of a dependency group of pyproject.toml, one per line."""
 
 import sys
 import tomllib
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def requirements(groups: dict[str, list], name: str) -> Iterator[str]:
-    """The requirements of group `name`, with the groups that it includes."""
+    """Yields the requirements of group `name` and of the groups that it includes."""
     for item in groups[name]:
         if isinstance(item, str):
             yield item

@@ -1,11 +1,15 @@
-"""Breaks the code on purpose, one place at a time, and names the test that notices.
+"""Changes the engine on purpose, one place at a time, and reports which test fails.
 
-Each mutant is one replacement in a copy of the sources; the tests named beside it are run on
-that copy. A mutant that no test notices, or whose text is no longer found, fails the run.
+Each mutant is one replacement in a copy of `src/relbo/core`; the tests named beside it, in
+`tests/core`, run on the copy. The script fails if a mutant passes its tests.
 
-    python scripts/mutants.py [WORD ...]      only the mutants whose name contains a word
+    python scripts/mutants.py [--check] [WORD ...]
+
+With words, only the mutants whose name contains one of them. With `--check`, no tests run: it
+verifies that every text and every test file is found.
 """
 
+import argparse
 import os
 import re
 import shutil
@@ -17,267 +21,297 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
+CORE = ROOT / "src" / "relbo" / "core"
+TESTS = ROOT / "tests" / "core"
 
 
 class Mutant(NamedTuple):
+    """A mistake, and the tests that should find it."""
+
     name: str
     file: str
+    """Relative to `src/relbo/core`."""
     before: str
     after: str
     tests: str
+    """Files of `tests/core`, and the `-k` of pytest."""
 
 
 MUTANTS = [
     Mutant(
-        "a deterministic kernel descends",
-        "kernels/_kernel.py",
+        "deterministic kernel that descends",
+        "kernels/contract.py",
         "position + self.step_size.value * self.drift",
         "position - self.step_size.value * self.drift",
-        "tests/kernels",
+        "test_kernels.py",
     ),
     Mutant(
         "Langevin without noise",
-        "kernels/_langevin.py",
+        "kernels/langevin.py",
         " + jnp.sqrt(2 * step_size) * noise\n",
         "\n",
-        "tests/kernels",
+        "test_kernels.py",
     ),
     Mutant(
-        "Langevin noise of half the variance",
-        "kernels/_langevin.py",
+        "Langevin noise with half the variance",
+        "kernels/langevin.py",
         "step_size * score + jnp.sqrt(2 * step_size) * noise",
         "step_size * score + jnp.sqrt(step_size) * noise",
-        "tests/kernels",
+        "test_kernels.py",
     ),
     Mutant(
-        "the move back drifts the wrong way",
-        "kernels/_langevin.py",
+        "reverse kernel drifts the wrong way",
+        "kernels/langevin.py",
         "noise = (to - at - step_size * score)",
         "noise = (to - at + step_size * score)",
-        "tests/kernels tests/test_closed_forms.py",
+        "test_kernels.py test_closed_forms.py",
     ),
     Mutant(
-        "RMSprop metric in the move back",
-        "kernels/_langevin.py",
+        "RMSprop metric in the reverse kernel",
+        "kernels/langevin.py",
         "return self.decay is None",
         "return True",
-        "tests/test_validity.py",
+        "test_validity.py",
     ),
     Mutant(
-        "no second half kick",
-        "kernels/_underdamped.py",
-        "momentum = momentum + 0.5 * self._scaled_step_size() * score",
-        "momentum = momentum + 0.0 * self._scaled_step_size() * score",
-        "tests/kernels tests/test_closed_forms.py",
+        "leapfrog without its second half kick",
+        "kernels/underdamped.py",
+        "momentum = end_leapfrog(momentum, score, self._scaled_step_size())",
+        "momentum = end_leapfrog(momentum, score, 0.0)",
+        "test_kernels.py test_closed_forms.py",
     ),
     Mutant(
-        "refreshment that cools",
-        "kernels/_underdamped.py",
-        "jnp.sqrt((1 - damping) * (1 + damping))",
+        "a leapfrog with whole kicks",
+        "dynamics.py",
+        "momentum + 0.5 * step_size * score",
+        "momentum + step_size * score",
+        "test_dynamics.py",
+    ),
+    Mutant(
+        "log weight increment with the wrong sign",
+        "dynamics.py",
+        "kinetic_energy(before) - kinetic_energy(after)",
+        "kinetic_energy(after) - kinetic_energy(before)",
+        "test_dynamics.py",
+    ),
+    Mutant(
+        "refreshment that loses variance",
+        "dynamics.py",
+        "((1 - damping) * (1 + damping)) ** 0.5",
         "(1 - damping)",
-        "tests/kernels",
+        "test_dynamics.py test_kernels.py",
     ),
     Mutant(
-        "a metric that is not rooted",
-        "kernels/_underdamped.py",
+        "metric without its square root",
+        "kernels/underdamped.py",
         "jnp.sqrt(self.metric.value)",
         "self.metric.value",
-        "tests/test_closed_forms.py",
+        "test_closed_forms.py",
     ),
     Mutant(
         "refreshment at every leapfrog",
-        "kernels/_underdamped.py",
+        "kernels/underdamped.py",
         "fresh = jnp.where(starts, fresh, momentum)",
         "fresh = fresh",
-        "tests/test_closed_forms.py",
+        "test_closed_forms.py",
     ),
     Mutant(
-        "attraction for repulsion",
-        "kernels/_stein.py",
+        "attraction instead of repulsion",
+        "kernels/stein.py",
         "(gram @ score + gram_grad.sum(axis=0))",
         "(gram @ score - gram_grad.sum(axis=0))",
-        "tests/kernels",
+        "test_kernels.py",
     ),
     Mutant(
-        "correlated noise without its K",
-        "kernels/_stein.py",
+        "correlated noise not divided by K",
+        "kernels/stein.py",
         "2 * self.step_size.value / num_particles",
         "2 * self.step_size.value",
-        "tests/kernels",
+        "test_kernels.py",
     ),
     Mutant(
         "correlated density without its determinant",
-        "kernels/_stein.py",
+        "kernels/stein.py",
         " - log_root - 0.5 * log_variance",
         " - 0.5 * log_variance",
-        "tests/kernels",
+        "test_kernels.py",
     ),
     Mutant(
         "half of the Fokker-Planck score",
-        "kernels/_fokker_planck.py",
+        "kernels/fokker_planck.py",
         "return score - own - others",
         "return score - own",
-        "tests/kernels tests/test_analysis.py",
+        "test_kernels.py test_analysis.py",
     ),
     Mutant(
-        "a bandwidth that is not differentiated",
-        "kernels/_rbf.py",
+        "bandwidth without its derivative",
+        "kernels/rbf.py",
         "width = median_bandwidth(squared)",
         "width = __import__('jax').lax.stop_gradient(median_bandwidth(squared))",
-        "tests/test_entropy.py",
+        "test_accounts.py",
     ),
     Mutant(
-        "the determinant of the diagonal",
-        "entropy.py",
+        "determinant of the diagonal only",
+        "accounts.py",
         "sign, log_volume = jnp.linalg.slogdet(jacobian)",
         "sign, log_volume = jnp.linalg.slogdet(jnp.diag(jnp.diagonal(jacobian)))",
-        "tests/test_entropy.py",
+        "test_accounts.py",
     ),
     Mutant(
-        "a series that does not alternate",
-        "entropy.py",
+        "log-determinant series that does not alternate",
+        "accounts.py",
         "jnp.where(k % 2 == 1, 1, -1)",
         "jnp.where(k % 2 == 1, 1, 1)",
-        "tests/test_entropy.py",
+        "test_accounts.py",
     ),
     Mutant(
-        "the density at its own centre",
-        "entropy.py",
+        "density at its own centre",
+        "accounts.py",
         "lambda m, z, c: m + (z - c)",
         "lambda m, z, c: m",
-        "tests/test_closed_forms.py",
+        "test_closed_forms.py",
     ),
     Mutant(
-        "a reverse kernel that is added",
-        "_walk.py",
+        "reverse kernel added instead of subtracted",
+        "loop.py",
         "log_q = log_q - jnp.where(arrives, log_reverse, 0.0)",
         "log_q = log_q + jnp.where(arrives, log_reverse, 0.0)",
-        "tests/test_closed_forms.py",
+        "test_closed_forms.py",
     ),
     Mutant(
-        "a volume with the wrong sign",
-        "_walk.py",
+        "log volume with the wrong sign",
+        "loop.py",
         "log_q = log_q - jnp.where(moves, left.log_volume, 0.0)",
         "log_q = log_q + jnp.where(moves, left.log_volume, 0.0)",
-        "tests/test_closed_forms.py",
+        "test_closed_forms.py",
     ),
     Mutant(
-        "the last move back forgotten",
-        "_walk.py",
+        "last reverse move left out",
+        "loop.py",
         "arrives = alive & (step.turn > 0)",
         "arrives = alive & (step.turn > 0) & (step.turn < num_moves)",
-        "tests/test_closed_forms.py",
+        "test_closed_forms.py",
     ),
     Mutant(
         "temperatures reversed",
-        "_walk.py",
-        "inverse_temperature * self.score + (1 - inverse_temperature) * self.base_score",
-        "(1 - inverse_temperature) * self.score + inverse_temperature * self.base_score",
-        "tests/test_closed_forms.py",
+        "loop.py",
+        "inverse_temperature * force + (1 - inverse_temperature) * self.base_score",
+        "(1 - inverse_temperature) * force + inverse_temperature * self.base_score",
+        "test_closed_forms.py",
     ),
     Mutant(
-        "the move back at the next temperature",
-        "_walk.py",
+        "reverse move at the next temperature",
+        "loop.py",
         "temperature_behind=schedule(temperatures, behind)",
         "temperature_behind=schedule(temperatures, ahead)",
-        "tests/test_closed_forms.py",
+        "test_closed_forms.py",
     ),
     Mutant(
-        "the move back with the next step size",
-        "_walk.py",
+        "reverse move with the next step size",
+        "loop.py",
         "behind=jax.tree.map(lambda v: schedule(v, behind), changing)",
         "behind=jax.tree.map(lambda v: schedule(v, ahead), changing)",
-        "tests/test_closed_forms.py",
+        "test_closed_forms.py",
     ),
     Mutant(
-        "the bad position kept",
-        "_walk.py",
+        "non-finite position kept",
+        "loop.py",
         "stays = jnp.where(alive, carry.position, carry.last_good)",
         "stays = carry.position",
-        "tests/test_refinement.py tests/test_laws.py -k non_finite_or_last_good_or_negative",
+        "test_refinement.py test_laws.py -k non_finite or last_good or negative",
     ),
     Mutant(
         "whitening without its Jacobian",
-        "refinement.py",
+        "coordinates.py",
         "return logdensity_fn(position) + log_det",
         "return logdensity_fn(position)",
-        "tests/test_laws.py -k whitened",
+        "test_laws.py -k whitened",
     ),
     Mutant(
-        "fast mode that differentiates",
+        "fast mode that differentiates the steps",
         "refinement.py",
         "walked = jax.tree.map(_stop_gradient, run(still))",
         "walked = run(still)",
-        "tests/test_laws.py -k fast_mode",
+        "test_laws.py -k fast_mode",
     ),
     Mutant(
-        "fast mode through the start",
+        "fast mode without the gradient of the start",
         "refinement.py",
         "flat + (walked.position - still)",
         "walked.position",
-        "tests/test_laws.py -k fast_mode",
+        "test_laws.py -k fast_mode",
     ),
     Mutant(
-        "no cap for surrogates",
-        "refinement.py",
-        "if not is_surrogate or step_size.upper is not None:",
-        "if True:",
-        "tests/test_refinement.py",
+        "no step cap for surrogates",
+        "default_kernel.py",
+        "if max_step_size is None and (not is_surrogate or step_size.upper is not None):",
+        "if max_step_size is None:",
+        "test_refinement.py",
     ),
     Mutant(
-        "weights summed, not averaged",
+        "weights summed instead of averaged",
+        "weights.py",
+        "jnp.log(jnp.mean(jnp.exp(below), axis=-1))",
+        "jnp.log(jnp.sum(jnp.exp(below), axis=-1))",
+        "test_weights.py test_objective.py",
+    ),
+    Mutant(
+        "objective of a system not divided by K",
         "objective.py",
-        "jax.nn.logsumexp(log_weights) - jnp.log(num_weights)",
-        "jax.nn.logsumexp(log_weights)",
-        "tests/test_objective.py",
+        "        value / size,\n",
+        "        value,\n",
+        "test_objective.py",
     ),
     Mutant(
-        "a system's weight for each particle",
-        "objective.py",
-        "value / num_particles if interacting else value",
-        "value",
-        "tests/test_objective.py",
-    ),
-    Mutant(
-        "the Monte Carlo account called a bound",
+        "Monte Carlo account called a bound",
         "validity.py",
         "Bound(False, \"the path's auxiliary",
         "Bound(True, \"the path's auxiliary",
-        "tests/test_validity.py",
+        "test_validity.py",
     ),
     Mutant(
-        "a shared minibatch called a bound",
+        "shared minibatch called a bound",
         "validity.py",
         'if subsampling == "shared":',
         "if False:",
-        "tests/test_validity.py",
+        "test_validity.py",
     ),
     Mutant(
-        "a diagonal base without its determinant",
+        "diagonal base without its determinant",
         "bases.py",
         "return standard_normal_logdensity(noise) - self._log_det",
         "return standard_normal_logdensity(noise)",
-        "tests/test_bases.py",
+        "test_bases.py",
     ),
 ]
 
 
 def tests_of(mutant: Mutant) -> list[str]:
+    """Returns the arguments of pytest."""
     files, _, words = mutant.tests.partition(" -k ")
-    chosen = ["-k", words.replace("_or_", " or ")] if words else []
-    return files.split() + chosen
+    chosen = ["-k", words] if words else []
+    return [str(TESTS / file) for file in files.split()] + chosen
+
+
+def problem_of(mutant: Mutant) -> str:
+    """Returns why a mutant cannot be tried, or an empty string."""
+    path = CORE / mutant.file
+    if not path.exists():
+        return f"no file {mutant.file}"
+    if (count := path.read_text().count(mutant.before)) != 1:
+        return f"its text occurs {count} times in {mutant.file}"
+    missing = [
+        name for name in tests_of(mutant) if name.endswith(".py") and not Path(name).exists()
+    ]
+    return f"no tests {missing}" if missing else ""
 
 
 def catching_test(mutant: Mutant) -> str:
-    """The first test that fails on the mutant, or an empty string."""
+    """Returns the first test that fails on the mutant, or an empty string."""
     with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "relbo"
-        shutil.copytree(ROOT / "src" / "relbo", source)
-        file = source / mutant.file
-        text = file.read_text()
-        if text.count(mutant.before) != 1:
-            raise SystemExit(f"mutant '{mutant.name}': its text is not found exactly once")
-        file.write_text(text.replace(mutant.before, mutant.after))
+        shutil.copytree(ROOT / "src" / "relbo", Path(folder) / "relbo")
+        file = Path(folder) / "relbo" / "core" / mutant.file
+        file.write_text(file.read_text().replace(mutant.before, mutant.after))
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
         run = subprocess.run(
             [*command, "-n", "0", *tests_of(mutant)],
@@ -294,16 +328,29 @@ def catching_test(mutant: Mutant) -> str:
     return failed.group(1)
 
 
-def main(words: list[str]) -> int:
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Checks that the tests find mistakes.")
+    parser.add_argument("--check", action="store_true", help="only verify that texts are found")
+    parser.add_argument("words", nargs="*", metavar="WORD", help="part of a mutant's name")
+    arguments = parser.parse_args()
+    words = arguments.words
     chosen = [m for m in MUTANTS if not words or any(word in m.name for word in words)]
+    problems = {m.name: problem for m in chosen if (problem := problem_of(m))}
+    for name, problem in problems.items():
+        print(f"mutant '{name}': {problem}", file=sys.stderr)
+    if problems or not chosen:
+        return 1
+    if arguments.check:
+        print(f"{len(chosen)} mutants found")
+        return 0
     survivors = 0
     with ThreadPoolExecutor(2) as pool:
         for mutant, test in zip(chosen, pool.map(catching_test, chosen), strict=True):
             survivors += not test
             print(f"{mutant.name:45} {test or 'SURVIVED'}", flush=True)
     print(f"{len(chosen) - survivors} of {len(chosen)} mutants caught")
-    return 1 if survivors or not chosen else 0
+    return 1 if survivors else 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    raise SystemExit(main())

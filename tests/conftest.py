@@ -1,15 +1,19 @@
-"""Strict numerics for every test: shapes checked, promotion refused, compilation cached."""
+"""Strict numerics for every test: shapes are checked, rank promotion is an error."""
 
 import gc
 from pathlib import Path
 
 import jax
+import jaxtyping
 import pytest
 from jaxtyping import install_import_hook
 
+from compilation import compile_fast
+
+compile_fast()
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_platforms", "cpu")
-# The programs are small: most of a test is compilation.
+# The programs are small, so compilation dominates.
 jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update(
     "jax_compilation_cache_dir", str(Path(__file__).resolve().parent.parent / ".jax_cache")
@@ -18,11 +22,18 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 MOST_MAPS = 30_000
 
-# Shapes are checked inside; the public constructors speak for themselves about bad input.
+# Shapes and types are checked in these rooms; the others still annotate NumPy arrays as JAX's.
 install_import_hook(
-    ["relbo.kernels", "relbo._walk", "relbo._parameters", "relbo.annealing", "relbo.objective"],
-    "beartype.beartype",
+    ["relbo.core", "relbo.problem", "relbo.gaussian", "relbo.sampling"], "beartype.beartype"
 )
+
+
+@pytest.fixture
+def wrong_types():
+    """Switches the checks off, for a test that passes wrong types to see our own message."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture
@@ -34,10 +45,10 @@ def x64():
 
 @pytest.fixture(autouse=True)
 def _room_for_compiled_programs():
-    """Forgets compiled programs before the process runs out of memory maps.
+    """Clears compiled programs before the process runs out of memory maps.
 
-    Each program takes several maps, Linux allows 65530 in a process, and beyond that a worker
-    dies without a word.
+    Each program takes several maps. Linux allows 65530 per process; beyond that a worker dies
+    without a message.
     """
     yield
     if _maps_in_use() > MOST_MAPS:

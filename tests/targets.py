@@ -1,9 +1,9 @@
-"""Log densities whose evidence is known, each with a base that covers it."""
+"""Log densities with a known evidence, each with a base that covers it."""
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
+import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array
 
@@ -69,25 +69,37 @@ TARGETS = {
 
 
 def mean_and_error(values: Array) -> tuple[float, float]:
-    """The mean and its own standard error."""
+    """Returns the mean and its standard error."""
     return float(jnp.mean(values)), float(jnp.std(values) / jnp.sqrt(values.shape[0]))
 
 
 def log_weights(
-    key: Array, refinement: relbo.Refinement, target: Target, num_draws: int, size: int
+    key: Array,
+    refinement: relbo.Refinement,
+    target: Target,
+    num_draws: int,
+    num_particles: int = 1,
 ) -> Array:
-    """Log weights; of interacting particles, those of systems of `size` divided by it."""
+    """Log weights of draws, or of systems of interacting particles divided by their number."""
     interacting = refinement.kernel.interacting
-    numbers = (
-        {"num_particles": size, "num_systems": num_draws}
-        if interacting
-        else {"num_particles": num_draws}
+    estimate = _log_weights(
+        key,
+        refinement,
+        target.base,
+        target.logdensity_fn,
+        num_draws,
+        num_particles if interacting else None,
     )
-    estimate = jax.jit(
-        lambda key: (
-            relbo.refined_objective(
-                key, refinement, target.base, target.logdensity_fn, **numbers
-            ).log_weights
-        )
-    )(key)
-    return estimate / size if interacting else estimate
+    return estimate / num_particles if interacting else estimate
+
+
+@eqx.filter_jit
+def _log_weights(key, refinement, base, logdensity_fn, num_draws, num_particles):
+    return relbo.refined_objective(
+        key,
+        refinement,
+        base,
+        logdensity_fn,
+        num_draws=num_draws,
+        num_particles=num_particles,
+    ).log_weights

@@ -1,4 +1,8 @@
-"""Formulas as MathML, made when the pages are built: no script, no font, no network."""
+"""Renders formulas as MathML when the pages are built: they need no script and no network.
+
+Sphinx has no such renderer; an offline copy of MathJax is a package of 6 MB and a script on
+every page.
+"""
 
 import re
 from html import escape
@@ -11,7 +15,8 @@ from sphinx.util import logging
 from sphinx.writers.html5 import HTML5Translator
 
 LOGGER = logging.getLogger(__name__)
-SPELLINGS = {r"\dots": r"\ldots", ":=": r"\coloneqq "}  # what docutils knows
+SPELLINGS = {r"\dots": r"\ldots", ":=": r"\coloneqq "}
+"""Spellings of TeX that docutils does not know, and those that it does."""
 APPLIED = re.compile(r"<mo>&ApplyFunction;</mo>(?!\s*<mo[^>]*>\()")
 SPACE = '<mspace width="0.17em"></mspace>'
 
@@ -27,21 +32,16 @@ def _inline(self: HTML5Translator, node: nodes.math) -> None:
 
 
 def _block(self: HTML5Translator, node: nodes.math_block) -> None:
-    label = ""
-    if node["number"]:
-        label = f'<span class="eqno">({node["number"]})</span>'
-    identity = f' id="{node["ids"][0]}"' if node["ids"] else ""
-    formula = _mathml(node, as_block=True)
-    self.body.append(f'<div class="math"{identity}>{label}{formula}</div>\n')
+    self.body.append(f'<div class="math">{_mathml(node, as_block=True)}</div>\n')
     raise nodes.SkipNode
 
 
 def _mathml(node: nodes.Element, *, as_block: bool) -> str:
     text = node.astext()
-    for printed, known in SPELLINGS.items():
-        text = text.replace(printed, known)
+    for unknown, known in SPELLINGS.items():
+        text = text.replace(unknown, known)
     try:
-        # Browsers leave no room between a function's name and its argument.
+        # Browsers put no space between the name of a function and its argument.
         return APPLIED.sub(SPACE, tex2mathml(text, as_block=as_block))
     except MathError as error:
         LOGGER.warning("formula: %s: %s", error, text, location=node)

@@ -1,4 +1,4 @@
-"""Progress that people see: a bar on a terminal, plain lines elsewhere, nothing if unwanted."""
+"""Shows progress: a bar on a terminal, plain lines elsewhere."""
 
 import sys
 import time
@@ -6,15 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 Report = Callable[..., None]
-"""Takes the name of the phase, how much of it is done, and what to say besides."""
-
-Done = Callable[[str], None]
-"""Takes the name of a piece of work that is done."""
+"""Takes the name of a phase, the fraction that is done, and a note."""
 
 
 @contextmanager
 def progress_bar(show: bool) -> Iterator[Report]:
-    """A bar a phase; call what it gives with `(phase, fraction, note)`."""
+    """Yields a function of `(phase, fraction, note)` that shows one bar per phase."""
     if not show or not _is_first_process():
         yield lambda *_: None
     elif sys.stderr.isatty():
@@ -24,47 +21,14 @@ def progress_bar(show: bool) -> Iterator[Report]:
         yield _plain_lines()
 
 
-@contextmanager
-def counted(label: str, total: int) -> Iterator[Done]:
-    """Progress in `total` pieces; call what it gives with a piece's name when that is done.
-
-    A bar on a terminal; elsewhere a line a piece, with an estimate of the time left.
-    """
-    if not _is_first_process():
-        yield lambda _: None
-    elif sys.stderr.isatty():
-        # A piece may take minutes.
-        with _rich_bar(memory=24 * 3600.0) as report:
-            report(label, 0.0)
-            done = iter(range(1, total + 1))
-            yield lambda name: report(label, next(done) / total, name)
-    else:
-        yield _plain_count(label, total)
-
-
 def _is_first_process() -> bool:
-    """Of a run of several processes one speaks for all."""
-    jax = sys.modules.get("jax")  # who has not waited for it has one process
+    """Returns whether this process shows progress for all."""
+    jax = sys.modules.get("jax")  # without it there is one process
     return jax is None or jax.process_index() == 0
 
 
-def _plain_count(label: str, total: int) -> Done:
-    begin = last = time.monotonic()
-    number = 0
-
-    def done(name: str) -> None:
-        nonlocal last, number
-        now, number = time.monotonic(), number + 1
-        left = (now - begin) / number * (total - number)
-        estimate = f", about {duration(left)} left" if number < total else ""
-        print(f"{label}: {name}: {duration(now - last)}{estimate}", flush=True)
-        last = now
-
-    return done
-
-
 def duration(seconds: float) -> str:
-    """Seconds as people say them."""
+    """Formats a number of seconds."""
     if seconds < 99.5:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -73,8 +37,8 @@ def duration(seconds: float) -> str:
 
 @contextmanager
 def _rich_bar(memory: float = 30.0) -> Iterator[Report]:
-    """A bar that estimates the time left from the last `memory` seconds."""
-    # Only those who see it wait for its import.
+    """Shows a bar that estimates the time left from the last `memory` seconds."""
+    # Imported here because it is slow.
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -98,13 +62,13 @@ def _rich_bar(memory: float = 30.0) -> Iterator[Report]:
 
 
 def _plain_lines(every: float = 10.0) -> Report:
-    """A line when a phase ends, and now and then on the way."""
+    """Prints a line when a phase ends, and every few seconds before."""
     last = {"time": time.monotonic()}
     begin: dict[str, tuple[float, float]] = {}
 
     def report(phase: str, fraction: float, note: str = "") -> None:
         now = time.monotonic()
-        # What was done before is no work of this sitting: a run may have been resumed.
+        # A resumed run starts with some work done.
         since, done = begin.setdefault(phase, (now, fraction))
         if fraction >= 1.0 or now - last["time"] > every:
             last["time"] = now

@@ -1,4 +1,4 @@
-"""One program in several processes, on JAX's own distributed engine."""
+"""Runs one program in several processes, connected by JAX."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ import jax
 from jax.experimental import multihost_utils
 
 PATIENCE = 60
-"""Seconds after which a process that says nothing counts as lost."""
+"""Seconds after which a silent process counts as lost."""
 _NAMES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 
 
@@ -23,26 +23,26 @@ def initialize(
     *,
     patience: int = PATIENCE,
 ) -> None:
-    """Brings the processes of a run together; the first thing that each of them calls.
+    """Connects the processes of a run; each process calls it before anything else.
 
     `relbo.fit`, `relbo.sample` and the evaluators then use the devices of all processes, unless
-    they are given a mesh. Every process makes the same calls with the same arguments. Where one
-    ends before its time the others end too, with an error, within `patience`.
+    they are given a mesh. Every process makes the same calls with the same arguments. If one
+    ends too early, the others end with an error within `patience` seconds.
 
     Args:
         coordinator_address: `host:port` of process 0. Under Slurm and Open MPI JAX finds this
-            and the next two by itself; elsewhere they may be set in the environment, as
+            and the next two by itself; elsewhere they can be set in the environment, as
             `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID`.
-        num_processes: how many there are.
-        process_id: which of them this is, from 0.
-        patience: seconds after which a process that says nothing counts as lost.
+        num_processes: number of processes.
+        process_id: number of this process, starting at 0.
+        patience: seconds after which a silent process counts as lost.
     """
     address, number, process = (os.environ.get(name) for name in _NAMES)
     try:
         jax.distributed.initialize(
             coordinator_address or address,
-            _whole(_NAMES[1], number) if num_processes is None else num_processes,
-            _whole(_NAMES[2], process) if process_id is None else process_id,
+            _integer(_NAMES[1], number) if num_processes is None else num_processes,
+            _integer(_NAMES[2], process) if process_id is None else process_id,
             heartbeat_timeout_seconds=patience,
             shutdown_timeout_seconds=patience,
         )
@@ -55,19 +55,19 @@ def initialize(
 
 @contextlib.contextmanager
 def quiet_unless_first(directory: Path) -> Iterator[Path]:
-    """A place for results in which process 0 alone leaves some, and says so.
+    """Lets only process 0 write results and print.
 
-    The others write theirs where nobody looks, and only share the checkpoints.
+    The other processes write to a temporary directory and share the checkpoints only.
 
     Args:
-        directory: of the results; all processes must see the same one.
+        directory: the directory of the results, which all processes must see.
 
     Yields:
         The directory that this process may write to.
     """
     (directory / "checkpoints").mkdir(parents=True, exist_ok=True)
     if jax.process_index() == 0:
-        # What is there now is read by all before any changes it.
+        # All processes read the directory before any of them changes it.
         multihost_utils.sync_global_devices("relbo results")
         yield directory
         return
@@ -78,7 +78,7 @@ def quiet_unless_first(directory: Path) -> Iterator[Path]:
         if (directory / "metrics.json").exists():
             shutil.copy(directory / "metrics.json", place)
         if (directory / "cells").exists():
-            # Or process 0 would skip a fit that the others wait for.
+            # Otherwise process 0 would skip a fit that the others wait for.
             shutil.copytree(directory / "cells", place / "cells")
         multihost_utils.sync_global_devices("relbo results")
         with contextlib.redirect_stdout(nowhere):
@@ -86,17 +86,17 @@ def quiet_unless_first(directory: Path) -> Iterator[Path]:
 
 
 def leave() -> None:
-    """Ends a process of a run that has failed, without waiting for the others."""
+    """Ends a failed process without waiting for the others."""
     sys.stdout.flush()
     sys.stderr.flush()
-    # The usual way out waits for a farewell of those that are gone.
+    # An ordinary exit would wait for processes that are gone.
     os._exit(1)
 
 
-def _whole(name: str, text: str | None) -> int | None:
+def _integer(name: str, text: str | None) -> int | None:
     if text is None:
         return None
     try:
         return int(text)
     except ValueError as error:
-        raise ValueError(f"{name}: expected a whole number, got {text!r}.") from error
+        raise ValueError(f"{name}: expected an integer, got {text!r}.") from error

@@ -11,8 +11,8 @@ from scipy import stats
 
 import relbo
 from relbo import evaluate
-from relbo.evaluate import _annealing
-from relbo.evaluate._hmc import draw_noise, move, path_between
+from relbo.evaluate import annealing
+from relbo.evaluate.annealed_path import draw_noise, move, path_between
 from targets import TARGETS
 
 GAUSSIAN = TARGETS["gaussian"]
@@ -97,9 +97,9 @@ def test_weights_average_to_the_evidence_with_few_temperatures(base):
     def logdensity_fn(z):
         return GAUSSIAN.logdensity_fn(jnp.stack([z["a"], z["b"]]) if isinstance(z, dict) else z)
 
-    settings = _annealing.Settings(3, 4_096, 2, 0.8)
+    settings = annealing.AnnealingSettings(3, 4_096, 2, 0.8)
     path = path_between(base, logdensity_fn, whiten=True)
-    run = jax.jit(lambda key: _annealing.anneal(key, path, settings))(jr.key(0))
+    run = jax.jit(lambda key: annealing.anneal(key, path, settings))(jr.key(0))
     assert_mean_weight(run.log_weights, GAUSSIAN.log_evidence)
 
 
@@ -128,11 +128,11 @@ def test_far_and_narrow_target_is_found():
 
 @pytest.mark.parametrize("is_pilot", [True, False])
 def test_only_a_pilot_looks_at_its_chains(is_pilot):
-    settings = _annealing.Settings(40, 32, 3, 0.8)
+    settings = annealing.AnnealingSettings(40, 32, 3, 0.8)
     path = path_between(PRIOR, GAUSSIAN.logdensity_fn, whiten=True)
-    schedule = _annealing._first_schedule(path, settings)
-    phase = _annealing.Phase(jr.key(0), 40, 40, jnp.array(is_pilot), jnp.array(True))
-    run = lambda phase: _annealing._walk(path, settings, schedule, phase, None)
+    schedule = annealing._first_schedule(path, settings)
+    phase = annealing.AnnealingPhase(jr.key(0), 40, 40, jnp.array(is_pilot), jnp.array(True))
+    run = lambda phase: annealing._walk(path, settings, schedule, phase, None)
     walk = jax.jit(run)(phase._replace(num_steps=jnp.array(40)))
     stays = np.array_equal(walk.schedule.step_sizes, schedule.step_sizes)
     assert stays == (not is_pilot)
@@ -141,13 +141,13 @@ def test_only_a_pilot_looks_at_its_chains(is_pilot):
 
 def test_weighted_walk_steps_as_the_schedule_says():
     """With steps of no size it stays where it began, however wide its chains are spread."""
-    settings = _annealing.Settings(40, 32, 3, 0.8)
+    settings = annealing.AnnealingSettings(40, 32, 3, 0.8)
     path = path_between(PRIOR, GAUSSIAN.logdensity_fn, whiten=True)
-    schedule = _annealing._first_schedule(path, settings)
-    phase = _annealing.Phase(
+    schedule = annealing._first_schedule(path, settings)
+    phase = annealing.AnnealingPhase(
         jr.key(0), jnp.array(40), jnp.array(40), jnp.array(False), jnp.array(True)
     )
-    run = jax.jit(lambda schedule: _annealing._walk(path, settings, schedule, phase, None))
+    run = jax.jit(lambda schedule: annealing._walk(path, settings, schedule, phase, None))
     moved = run(schedule).points
     stayed = run(schedule._replace(scales=jnp.full_like(schedule.scales, 1e-9))).points
     start = jax.vmap(path.draw)(jr.split(jr.split(jr.key(0))[0], 32))
@@ -158,7 +158,7 @@ def test_weighted_walk_steps_as_the_schedule_says():
 def test_schedule_ends_at_the_target_and_spreads_the_length_evenly():
     betas = jnp.linspace(0.0, 1.0, 41) ** 2
     speeds = 1.0 / jnp.sqrt(betas + 0.01)
-    lengths = np.asarray(_annealing._lengths(betas, speeds))
+    lengths = np.asarray(annealing._lengths(betas, speeds))
     assert lengths[0] == 0.0
     assert lengths[-1] == pytest.approx(1.0)
     exact = (jnp.sqrt(betas + 0.01) - 0.1) / (jnp.sqrt(1.01) - 0.1)
@@ -169,7 +169,7 @@ def test_interpolation_agrees_with_numpy():
     known_at = np.array([0.0, 0.1, 0.1, 0.5, 1.0, 1.0])
     known = np.array([3.0, 1.0, 1.0, 2.0, 7.0, 7.0])
     at = np.linspace(-0.1, 1.1, 37)
-    found = _annealing._interpolate(
+    found = annealing._interpolate(
         jnp.asarray(at), jnp.asarray(known_at), jnp.stack([known, -known], axis=1)
     )
     expected = np.interp(at, known_at, known)
@@ -181,9 +181,9 @@ def test_non_finite_densities_have_the_weight_zero():
     logdensity_fn = lambda z: jnp.where(
         z[0] > 0, norm.logpdf(z[0]) + norm.logpdf(z[1]), jnp.where(z[1] > 0, -jnp.inf, jnp.nan)
     )
-    settings = _annealing.Settings(3, 4_096, 2, 0.8)
+    settings = annealing.AnnealingSettings(3, 4_096, 2, 0.8)
     path = path_between(PRIOR, logdensity_fn, whiten=True)
-    run = jax.jit(lambda key: _annealing.anneal(key, path, settings))(jr.key(0))
+    run = jax.jit(lambda key: annealing.anneal(key, path, settings))(jr.key(0))
     estimate = evaluate.importance_estimate(run.log_weights)
     assert abs(estimate.value - np.log(0.5)) < 4 * estimate.stderr
 
@@ -191,7 +191,7 @@ def test_non_finite_densities_have_the_weight_zero():
 def test_spread_is_a_standard_deviation_that_outliers_do_not_move():
     values = 3.0 * jr.normal(jr.key(0), (1_000, 2))
     values = values.at[:20, 1].set(-jnp.inf).at[20:40, 1].set(1e9)
-    np.testing.assert_allclose(_annealing._spread(values), 3.0, rtol=0.2)
+    np.testing.assert_allclose(annealing._spread(values), 3.0, rtol=0.2)
 
 
 def test_estimates_by_point_agree_with_the_marginal():

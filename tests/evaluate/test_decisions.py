@@ -1,4 +1,4 @@
-"""Decisions on a predictive, and its calibration, against sums by hand."""
+"""Decisions and calibration against sums by hand."""
 
 import jax.numpy as jnp
 import jax.random as jr
@@ -19,12 +19,12 @@ def test_highest_expected_utility_by_hand():
     np.testing.assert_allclose(decision.expected_utility, [0.75, 0.5, 0.2], atol=1e-6)
 
 
-def test_guessing_is_deciding_with_the_unit_utility():
+def test_the_identity_utility_chooses_the_most_probable_class():
     guesses = CategoricalForecast(jr.normal(jr.key(0), (20, 4)))
     np.testing.assert_array_equal(decide(guesses, jnp.eye(4)).action, guesses.mode)
 
 
-def test_one_abstains_where_one_is_less_sure_than_it_is_worth():
+def test_abstaining_is_best_below_its_utility():
     guesses = CategoricalForecast(3.0 * jr.normal(jr.key(1), (50, 4)))
     utility = jnp.vstack([jnp.eye(4), jnp.full((1, 4), 0.7)])
     abstains = np.asarray(decide(guesses, utility).action) == 4
@@ -34,8 +34,8 @@ def test_one_abstains_where_one_is_less_sure_than_it_is_worth():
 
 
 @pytest.mark.parametrize("utility", [jnp.eye(3), jnp.ones(2)])
-def test_utility_must_have_a_column_a_class(utility):
-    with pytest.raises(ValueError, match="utility: expected a row an action and 2 columns"):
+def test_utility_must_have_one_column_per_class(utility):
+    with pytest.raises(ValueError, match="utility: expected one row per action and 2 columns"):
         decide(forecast([0.5, 0.5]), utility)
 
 
@@ -59,6 +59,6 @@ def test_calibrated_probabilities_have_a_small_error():
     assert calibration_error(flattened, observed) > 0.1
 
 
-def test_at_least_one_bin():
+def test_fewer_than_one_bin_raises_an_error():
     with pytest.raises(ValueError, match="num_bins: expected at least 1, got 0"):
         reliability(forecast([0.5, 0.5]), jnp.array([0]), num_bins=0)

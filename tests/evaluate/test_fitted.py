@@ -1,4 +1,6 @@
-"""Fitted importance sampling on probabilistic PCA, whose marginal is known."""
+"""Fitted importance sampling on probabilistic PCA, which has a known marginal likelihood."""
+
+from dataclasses import replace
 
 import equinox as eqx
 import jax
@@ -17,7 +19,7 @@ NOISE, NUM_POINTS, NUM_OBSERVED = 0.5, 10, 4
 PRIOR = relbo.StandardNormal(jnp.zeros(2))
 WEIGHTS = jr.normal(jr.key(0), (NUM_OBSERVED, 2))
 DATA = jr.normal(jr.key(1), (NUM_POINTS, NUM_OBSERVED))
-OPTIONS = fitted.Options(1_000, 0, 1_000, 2, 1.2, 10, 0.05, 0.02)
+PROPOSAL = evaluate.FittedProposal(num_components=2, num_rounds=0)
 
 
 class Decoder(eqx.Module):
@@ -42,24 +44,26 @@ def posterior_draws(spread=1.0, number=50):
     return locs[:, None] + spread * noise @ jnp.linalg.cholesky(covariance).T
 
 
-def estimate(draws, **options):
+def estimate(draws, num_draws=1_000, **options):
+    proposal = evaluate.FittedProposal(**options)
     return evaluate.fitted_importance(
-        jr.key(3), MODEL, DATA, draws, PRIOR, batch_size=4, **options
+        3, MODEL, DATA, draws, PRIOR, num_draws=num_draws, proposal=proposal, batch_size=4
     )
 
 
-@pytest.mark.parametrize("spread", [1.0, 0.1, 4.0], ids=["right", "narrow", "wide"])
+@pytest.mark.parametrize("spread", [1.0, 0.1, 4.0], ids=["exact", "narrow", "wide"])
 def test_estimates_agree_with_the_marginal(spread):
     found = estimate(posterior_draws(spread))
     difference = found.values - marginal()
     assert np.all(np.abs(difference) < 5 * found.stderrs)
     assert abs(difference.mean()) < 4 * np.sqrt(np.square(found.stderrs).sum()) / NUM_POINTS
-    # The rounds have mended the proposal, whatever the draws were.
+    # The rounds correct the proposal for all three kinds of draws.
     assert np.all(found.ess > 300)
     assert np.all(found.pareto_k < 0.7)
     assert (found.num_draws, found.valid_bound) == (1_000, True)
 
 
+@pytest.mark.slow
 def test_estimates_agree_with_annealing():
     ours = estimate(posterior_draws())
     annealed = evaluate.annealed_pointwise(
@@ -71,12 +75,13 @@ def test_estimates_agree_with_annealing():
 
 
 def test_weights_of_a_bad_proposal_average_to_the_evidence():
-    """Collapsed draws, no round to mend them, two components: the density is that of the
-    draws, or the mean weight would be off."""
-    options = OPTIONS._replace(num_draws=20_000, min_scale=0.3, defensive_weight=0.3)
+    """With collapsed draws, no rounds and two components."""
+    proposal = replace(PROPOSAL, min_scale=0.3, defensive_weight=0.3)
     draws = jnp.array([[0.5, 0.1], [-0.5, 0.4], [0.5, 0.1], [-0.5, 0.4]])
     logdensity_fn = lambda z: jnp.sum(norm.logpdf(z, 0.3, 0.7)) - 2.0
-    weigh = jax.jit(lambda k: fitted._weigh_point(k, logdensity_fn, draws, PRIOR, options))
+    weigh = jax.jit(
+        lambda k: fitted.weigh_point(k, logdensity_fn, draws, PRIOR, 20_000, proposal)
+    )
     found = evaluate.importance_estimate(weigh(jr.key(0)))
     assert abs(found.value + 2.0) < 4 * found.stderr
     assert found.stderr < 0.02
@@ -86,11 +91,11 @@ def test_mixture_finds_two_clusters():
     draw = np.random.default_rng(0)
     centres = np.array([[-2.0, 0.0], [2.0, 1.0]])
     scales = np.array([[0.3, 0.1], [0.2, 0.5]])
-    # Half of the points in each, which count as three and seven tenths.
+    # Half of the points in each cluster, with total shares of 0.3 and 0.7.
     which = np.arange(1_000) % 2
     points = centres[which] + scales[which] * draw.normal(size=(1_000, 2))
     shares = jnp.where(which == 0, 0.3, 0.7) / 500
-    mixture = jax.jit(lambda z: fitted.fit_mixture(z, shares, OPTIONS))(jnp.asarray(points))
+    mixture = jax.jit(lambda z: fitted.fit_mixture(z, shares, PROPOSAL))(jnp.asarray(points))
     order = np.argsort(mixture.locs[:, 0])
     np.testing.assert_allclose(np.exp(mixture.log_shares)[order], [0.3, 0.7], atol=0.05)
     np.testing.assert_allclose(mixture.locs[order], centres, atol=0.08)
@@ -99,10 +104,11 @@ def test_mixture_finds_two_clusters():
     np.testing.assert_allclose(found, scales, rtol=0.15)
 
 
-def test_weighted_points_count_by_their_share():
+def test_moments_are_weighted_by_shares():
     points = jnp.array([[0.0, 0.0], [1.0, 0.0], [0.0, 3.0]])
-    options = OPTIONS._replace(num_components=1, min_scale=1e-3)
-    mixture = fitted.fit_mixture(points, jnp.array([0.5, 0.5, 0.0]), options)
+    proposal = replace(PROPOSAL, num_components=1, min_scale=1e-3)
+    fit = jax.jit(lambda shares: fitted.fit_mixture(points, shares, proposal))
+    mixture = fit(jnp.array([0.5, 0.5, 0.0]))
     np.testing.assert_allclose(mixture.locs[0], [0.5, 0.0])
     np.testing.assert_allclose(mixture.scale_trils[0], [[0.5, 0.0], [0.0, 1e-3]], rtol=1e-3)
 
@@ -110,22 +116,23 @@ def test_weighted_points_count_by_their_share():
 def test_densities_of_the_components_agree_with_scipy():
     noise = jnp.array([0.3, -1.2])
     student = stats.multivariate_t(loc=[0, 0], shape=np.eye(2), df=7).logpdf(noise)
-    assert fitted._log_student(noise, 7) == pytest.approx(student, rel=1e-5)
+    assert fitted.log_standard_student(noise, 7) == pytest.approx(student, rel=1e-5)
     normal = stats.multivariate_normal(cov=np.eye(2)).logpdf(noise)
-    assert fitted._log_normal(noise) == pytest.approx(normal, rel=1e-5)
+    assert fitted.log_standard_normal(noise) == pytest.approx(normal, rel=1e-5)
 
 
-def test_tempering_leaves_enough_effective_draws():
-    even = fitted._tempered(jnp.zeros(1_000), 2)
+def test_tempering_keeps_a_minimal_effective_sample_size():
+    tempered = jax.jit(lambda logs: fitted.tempered_shares(logs, 2))
+    even = tempered(jnp.zeros(1_000))
     np.testing.assert_allclose(even, 1e-3, rtol=1e-5)
     mild = 0.5 * jr.normal(jr.key(0), (1_000,))
-    np.testing.assert_allclose(fitted._tempered(mild, 2), jax.nn.softmax(mild), rtol=1e-4)
+    np.testing.assert_allclose(tempered(mild), jax.nn.softmax(mild), rtol=1e-4)
     # Twenty draws for each of two dimensions.
-    wild = fitted._tempered(30.0 * jr.normal(jr.key(0), (1_000,)).at[3].set(-jnp.inf), 2)
+    wild = tempered(30.0 * jr.normal(jr.key(0), (1_000,)).at[3].set(-jnp.inf))
     assert 1.0 / jnp.sum(wild**2) == pytest.approx(40.0, rel=0.01)
 
 
-def test_bad_arguments_are_named():
+def test_invalid_arguments_raise_an_error_with_their_name():
     draws = posterior_draws()
     with pytest.raises(ValueError, match=r"draws: expected the shape \(10, draws, d\)"):
         estimate(draws[:3])
@@ -143,7 +150,8 @@ def test_bad_arguments_are_named():
             estimate(draws, **{name: value})
 
 
-def test_rounds_with_fewer_draws_mend_a_narrow_start():
+@pytest.mark.slow
+def test_rounds_with_fewer_draws_correct_narrow_draws():
     few = estimate(0.1 * posterior_draws(), num_rounds=3, num_round_draws=200)
     many = estimate(0.1 * posterior_draws(), num_rounds=3)
     error = 5 * float(jnp.hypot(few.mean().stderr, many.mean().stderr)) + 0.02

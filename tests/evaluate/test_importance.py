@@ -15,7 +15,7 @@ GAUSSIAN = TARGETS["gaussian"]
 
 
 class Source(eqx.Module):
-    """Draws from a base and weighs; counts how often it is traced."""
+    """Weighted draws from a base; records each time it is traced."""
 
     base: relbo.DiagonalNormal
     traced: list = eqx.field(static=True)
@@ -26,7 +26,7 @@ class Source(eqx.Module):
         return z, GAUSSIAN.logdensity_fn(z) - log_q
 
 
-class _Never(list):
+class _Traces(list):
     def __hash__(self):
         return id(self)
 
@@ -52,7 +52,7 @@ def test_stderr_is_the_spread_of_repeated_estimates():
     assert np.std(means.value) == pytest.approx(np.mean(means.stderr), rel=4 / np.sqrt(1000))
 
 
-def test_weights_that_are_no_number_count_as_zero():
+def test_nan_weights_count_as_zero():
     mean = evaluate.log_mean(jnp.array([0.0, jnp.nan, -jnp.inf, 0.0]))
     assert mean.value == pytest.approx(np.log(0.5))
     assert mean.ess == pytest.approx(2.0)
@@ -66,8 +66,8 @@ def test_no_positive_weight_is_minus_infinity_with_an_infinite_error():
 
 
 @pytest.mark.parametrize("k", [0.3, 0.9])
-def test_pareto_k_is_that_of_the_tail(k):
-    """The power -k of a uniform has a Pareto tail of shape k; its inverse has none."""
+def test_pareto_k_is_the_shape_of_the_tail(k):
+    """The power -k of a uniform variable has a Pareto tail of shape k; its inverse has none."""
     uniform = np.random.default_rng(0).uniform(size=20_000)
     _, found = evaluate.pareto_smoothed(-k * np.log(uniform))
     # The tail holds 3 sqrt(n) draws, and the error of its shape is (1 + k) over their root.
@@ -76,7 +76,7 @@ def test_pareto_k_is_that_of_the_tail(k):
     assert other < 0.0
 
 
-def test_smoothing_only_touches_the_tail():
+def test_smoothing_changes_only_the_tail():
     logs = log_weights((400,))
     smoothed, _ = evaluate.pareto_smoothed(logs)
     assert np.exp(smoothed).sum() == pytest.approx(1.0)
@@ -90,8 +90,7 @@ def test_smoothing_only_touches_the_tail():
     )
 
 
-def test_smoothed_estimate_with_a_largest_weight_that_shrinks():
-    """The scale of the weights is not that of the largest, which smoothing changes."""
+def test_smoothed_estimate_if_smoothing_reduces_the_largest_weight():
     uniform = np.random.default_rng(4).uniform(size=400)
     logs = np.log(1.0 + uniform)
     logs[0] = np.log(2.3)
@@ -128,7 +127,7 @@ def test_equal_weights_have_no_tail():
     np.testing.assert_allclose(smoothed, -np.log(100))
 
 
-def test_largest_weights_that_are_equal_have_no_tail():
+def test_equal_largest_weights_have_no_tail():
     logs = np.where(np.arange(400) % 2 == 0, 1.5, -np.inf)
     smoothed, k = evaluate.pareto_smoothed(logs)
     assert k == 0.0
@@ -136,7 +135,7 @@ def test_largest_weights_that_are_equal_have_no_tail():
 
 
 @pytest.mark.parametrize("number", [2, 4, 16, 24])
-def test_few_weights_do_not_tell_their_tail(number):
+def test_the_tail_of_few_weights_is_unknown(number):
     logs = log_weights((number,))
     smoothed, k = evaluate.pareto_smoothed(logs)
     assert k == np.inf
@@ -151,7 +150,7 @@ def test_weights_stay_normalised_at_the_smallest_numbers_of_draws(number):
 
 
 def test_estimate_of_a_known_evidence():
-    source = Source(GAUSSIAN.base, _Never())
+    source = Source(GAUSSIAN.base, _Traces())
     estimate = evaluate.importance_weighting(jr.key(0), source, num_draws=1_000)
     assert abs(estimate.value - GAUSSIAN.log_evidence) < 4 * estimate.stderr
     assert 0.0 < estimate.stderr < 0.1
@@ -160,8 +159,8 @@ def test_estimate_of_a_known_evidence():
     assert (estimate.num_draws, estimate.valid_bound) == (1_000, True)
 
 
-def test_another_source_of_the_same_shapes_is_not_compiled_again():
-    traced = _Never()
+def test_a_second_source_of_the_same_shapes_is_not_compiled_again():
+    traced = _Traces()
     for i, loc in enumerate((0.0, 0.5)):
         source = Source(relbo.DiagonalNormal(jnp.full(2, loc), 1.3), traced)
         evaluate.importance_weighting(jr.key(i), source, num_draws=1_000)
@@ -169,15 +168,15 @@ def test_another_source_of_the_same_shapes_is_not_compiled_again():
     assert len(traced) == traces
 
 
-def test_batches_give_what_one_batch_gives():
+def test_batches_give_the_same_result_as_one_batch():
     values = jnp.arange(10.0)
     for batch_size in (3, 5, 100):
         doubled = map_batched(lambda x: 2 * x, values, batch_size)
         np.testing.assert_array_equal(doubled, 2 * values)
 
 
-def test_bad_arguments_are_named():
+def test_invalid_arguments_raise_an_error_with_their_name():
     with pytest.raises(ValueError, match="log_weights: expected a vector of at least 2"):
         evaluate.importance_estimate(np.zeros((2, 2)))
-    with pytest.raises(ValueError, match="num_draws: expected at least 2"):
+    with pytest.raises(ValueError, match="num_draws: expected an integer of 2"):
         evaluate.importance_weighting(jr.key(0), lambda k: (k, 0.0), num_draws=1)

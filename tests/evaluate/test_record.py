@@ -1,4 +1,4 @@
-"""The alarm for bounds that are none."""
+"""The warning for invalid bounds."""
 
 import warnings
 
@@ -29,15 +29,17 @@ def test_bound_within_four_combined_errors_passes(value):
 
 @pytest.mark.parametrize("value", [-7.99, 0.0, np.inf, np.nan])
 def test_bound_beyond_four_combined_errors_warns(value):
-    with pytest.warns(evaluate.BoundWarning, match=r"not\s+converged .* the bound is not one"):
+    with pytest.warns(
+        evaluate.BoundWarning, match=r"not\s+converged .* the bound is not valid"
+    ):
         assert not evaluate.check_bound(reported(value), ESTIMATE)
 
 
-def test_surrogate_is_not_reported_as_a_bound():
+def test_a_surrogate_passes():
     assert evaluate.check_bound(reported(0.0, valid_bound=False), ESTIMATE)
 
 
-def test_bound_that_depends_is_checked():
+def test_a_bound_of_unknown_validity_is_checked():
     with pytest.warns(evaluate.BoundWarning, match="the flow"):
         evaluate.check_bound(reported(0.0, valid_bound=None), ESTIMATE, name="the flow")
 
@@ -50,21 +52,21 @@ def test_warning_points_at_the_caller():
 
 
 def test_data_points_are_compared_one_by_one():
-    """A tenth of a nat is far below the spread of the data, and far above the errors."""
+    """0.1 nats is far below the spread of the data and far above the errors."""
     spread = 100.0 * np.random.default_rng(0).normal(size=50)
     with pytest.warns(evaluate.BoundWarning, match=r"0\.100 nats"):
         evaluate.check_bound(by_point(spread + 0.1), by_point(spread))
     assert evaluate.check_bound(by_point(spread + 0.001), by_point(spread))
-    # Apart, their own spread hides it.
+    # The spread of the data hides it in the difference of means.
     assert evaluate.check_bound(by_point(spread + 0.1).mean(), by_point(spread).mean())
 
 
-def test_other_data_points_are_refused():
+def test_different_data_points_raise_an_error():
     with pytest.raises(ValueError, match="expected evaluations of the same data points"):
         evaluate.check_bound(by_point(np.zeros(3)), by_point(np.zeros(4)))
 
 
-def test_mean_over_points_has_the_error_over_points():
+def test_mean_over_points_has_the_standard_error_over_points():
     evaluation = by_point([1.0, 2.0, 3.0, 6.0])._replace(pareto_k=np.array([0.1, 0.9, 0, 0]))
     mean = evaluation.mean()
     assert mean.value == 3.0

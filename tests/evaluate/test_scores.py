@@ -1,4 +1,4 @@
-"""Scores against quadrature, loops in numpy and scipy, which share no code with them."""
+"""Forecasts and scores against quadrature, NumPy loops and SciPy."""
 
 from functools import cache
 
@@ -110,16 +110,16 @@ def test_mixture_entropy_agrees_with_quadrature():
         assert abs(entropy[n] - first) < 4 * error
 
 
-def test_mixture_entropy_visits_the_parts_evenly():
-    """Parts far apart: the entropy is that of one part plus the log of their number."""
+def test_mixture_entropy_draws_evenly_from_the_components():
+    """Far apart, their entropy is that of one component plus the log of their number."""
     loc = 1e3 * jnp.arange(4.0)[:, None]
     forecast = evaluate.NormalMixtureForecast(loc, 1.0)
-    entropy = evaluate.predictive_entropy(forecast, key=jr.key(0), num_draws=4_000)
+    entropy = evaluate.predictive_entropy(forecast, key=0, num_draws=4_000)
     exact = stats.norm.entropy() + np.log(4)
     assert abs(float(entropy[0]) - exact) < 4 * np.sqrt(0.5 / 4_000)
 
 
-def test_equal_parts_are_one_normal():
+def test_a_mixture_of_equal_components_is_one_normal():
     loc, scale = mixture()
     one = evaluate.NormalForecast(loc[0], scale[0])
     same = evaluate.NormalMixtureForecast(
@@ -144,8 +144,8 @@ def test_sampled_crps_agrees_with_a_loop_over_pairs():
     np.testing.assert_allclose(evaluate.crps(forecast, OBSERVED), expected)
 
 
-def test_sampled_crps_is_fair_at_three_draws():
-    """Averaged over many ensembles it is the score of the distribution they come from."""
+def test_sampled_crps_is_unbiased_at_three_draws():
+    """Its mean over many ensembles is the score of their distribution."""
     ensembles = np.random.default_rng(2).normal(size=(3, 40_000))
     observed = np.full(40_000, 0.7)
     scores = np.asarray(evaluate.crps(evaluate.DrawsForecast(ensembles), observed))
@@ -153,14 +153,14 @@ def test_sampled_crps_is_fair_at_three_draws():
     assert abs(scores.mean() - exact) < 4 * scores.std() / np.sqrt(scores.size)
 
 
-def test_sampled_crps_keeps_its_digits_far_from_zero():
+def test_sampled_crps_is_accurate_far_from_zero():
     draws = np.random.default_rng(3).normal(size=(50, 1))
     near = evaluate.crps(evaluate.DrawsForecast(draws), np.zeros(1))
     far = evaluate.crps(evaluate.DrawsForecast(draws + 1e9), np.full(1, 1e9))
     np.testing.assert_allclose(far, near, atol=1e-6)
 
 
-def test_interval_score_punishes_what_falls_outside():
+def test_interval_score_penalises_observations_outside():
     forecast = evaluate.NormalForecast(np.zeros(3), 1.0)
     reach = stats.norm.ppf(0.9)
     scores = evaluate.interval_score(forecast, np.array([0.0, -3.0, 4.0]), alpha=0.2)
@@ -175,7 +175,7 @@ def test_coverage_counts_both_ends():
     assert evaluate.covered(forecast, observed).tolist() == [True, True, False, False]
 
 
-def test_mae_is_that_of_the_median():
+def test_mae_uses_the_median():
     draws = np.array([[0.0, 5.0], [1.0, 5.0], [100.0, 5.0]])
     assert evaluate.mae(evaluate.DrawsForecast(draws), np.array([0.0, 7.0])) == 1.5
 
@@ -192,13 +192,13 @@ def test_categorical_scores_agree_with_scipy():
     assert evaluate.accuracy(forecast, observed) == 0.5
 
 
-def test_categorical_draws_average_probabilities():
+def test_a_categorical_mixture_averages_probabilities():
     probs = np.array([[[0.9, 0.1]], [[0.5, 0.5]]])
     forecast = evaluate.CategoricalForecast(np.log(probs), mixture=True)
     np.testing.assert_allclose(np.exp(forecast.log_probs), [[0.7, 0.3]])
 
 
-def test_impossible_category_adds_no_entropy():
+def test_an_impossible_category_adds_no_entropy():
     forecast = evaluate.CategoricalForecast(np.array([0.0, -np.inf]))
     assert evaluate.predictive_entropy(forecast) == 0.0
     assert evaluate.log_score(forecast, np.array(1)) == -np.inf
@@ -216,12 +216,12 @@ def test_scores_are_vectorised_over_any_leading_axes(name):
 
 
 @pytest.mark.parametrize("name", ["normal", "mixture", "draws"])
-def test_other_shapes_of_the_observations_are_refused(name):
+def test_observations_of_another_shape_raise_an_error(name):
     with pytest.raises(ValueError, match=r"observed: expected the shape \(3,\)"):
         evaluate.crps(forecasts()[name], np.zeros((2, 3)))
 
 
-def test_bad_arguments_are_named():
+def test_invalid_arguments_raise_an_error_with_their_name():
     with pytest.raises(ValueError, match="scale: expected a number or the shape"):
         evaluate.NormalForecast(np.zeros(3), np.ones(2))
     with pytest.raises(ValueError, match="draws: expected draws along a leading axis"):

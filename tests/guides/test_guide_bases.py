@@ -1,4 +1,4 @@
-"""Any autoguide as a base, any loss: what holds for AutoNormal holds for AutoRefined."""
+"""Autoguides as bases, and NumPyro's losses."""
 
 import pickle
 
@@ -22,12 +22,12 @@ from numpyro.infer import (
 
 import relbo
 from programs import FEATURES, LABELS, fit, prepare, regression
-from relbo._guide_bases import base_of
-from relbo.bases import AbstractNormal, standard_normal_logdensity
+from relbo.core.bases import AbstractNormal, standard_normal_logdensity
+from relbo.guides.bases import base_of
 
 
 def listed(model):
-    """A joint normal for the weights and a point-free rest, in one guide."""
+    """A joint normal for the weights and a mean-field one for the scale."""
     both = autoguide.AutoGuideList(model)
     hidden = handlers.block(model, expose=["weights"])
     both.append(autoguide.AutoMultivariateNormal(hidden, prefix="auto_w"))
@@ -36,8 +36,8 @@ def listed(model):
 
 
 # Small steps: an untrained flow may start anywhere.
-SMALL = {"kernel": relbo.Underdamped(0.02)}
-MAP = {"kernel": relbo.SGD(1e-4), "entropy": relbo.Particle()}
+SMALL = relbo.Refinement(relbo.Underdamped(0.02), num_steps=2)
+MAP = relbo.Refinement(relbo.SGD(1e-4), relbo.ParticleAccount(), num_steps=2)
 BASES = {
     "normal": (autoguide.AutoNormal, SMALL),
     "diagonal": (autoguide.AutoDiagonalNormal, SMALL),
@@ -59,8 +59,8 @@ def slow_unless(quick, names):
 
 @pytest.mark.parametrize("name", slow_unless(("normal", "joint", "iaf", "delta"), BASES))
 def test_any_base_is_updated_drawn_from_and_pickled(name):
-    base, options = BASES[name]
-    guide = relbo.AutoRefined(regression, base=base, num_steps=2, **options)
+    base, refinement = BASES[name]
+    guide = relbo.AutoRefined(regression, base=base, refinement=refinement)
     svi, state, before = prepare(regression, guide, FEATURES, LABELS)
     state, loss = jax.jit(svi.update)(state, FEATURES, LABELS)
     assert jnp.isfinite(loss)
@@ -72,7 +72,7 @@ def test_any_base_is_updated_drawn_from_and_pickled(name):
                 jax.tree.leaves(value), jax.tree.leaves(before[site]), strict=True
             )
         ]
-        # (A factor of the covariance starts at zero, where its gradient is zero as well.)
+        # A factor of the covariance starts at zero, where its gradient is zero as well.
         assert any(moved) or site == "auto_cov_factor", site
     draws = guide.sample_posterior(jr.key(1), params, FEATURES, LABELS, sample_shape=(2, 3))
     shapes = {site: draw.shape for site, draw in draws.items()}
@@ -91,8 +91,8 @@ def test_any_base_is_updated_drawn_from_and_pickled(name):
 
 
 @pytest.mark.parametrize("name", slow_unless(("diagonal",), ("normal", "diagonal", "joint")))
-def test_losses_agree(name):
-    """On a program of deltas the first three are one estimator, and so are their gradients."""
+def test_losses_of_numpyro_agree(name):
+    """For a guide of Delta sites the first three losses are the same estimator."""
     guide = relbo.AutoRefined(regression, base=BASES[name][0], num_steps=2)
     _, _, params = prepare(regression, guide, FEATURES, LABELS)
     losses = (Trace_ELBO(), TraceMeanField_ELBO(), TraceGraph_ELBO(), RenyiELBO(alpha=0.5))
@@ -126,26 +126,28 @@ def listed_coins():
     return both
 
 
+TWO_STEPS = relbo.Refinement(num_steps=2)
 COIN_BASES = {
-    "default": (lambda: None, {}),
-    "joint": (lambda: autoguide.AutoMultivariateNormal, {}),
-    "low-rank": (lambda: autoguide.AutoLowRankMultivariateNormal, {}),
+    "default": (lambda: None, TWO_STEPS),
+    "joint": (lambda: autoguide.AutoMultivariateNormal, TWO_STEPS),
+    "low-rank": (lambda: autoguide.AutoLowRankMultivariateNormal, TWO_STEPS),
     "iaf": (lambda: autoguide.AutoIAFNormal, SMALL),
     "bnaf": (lambda: autoguide.AutoBNAFNormal, SMALL),
-    "delta": (lambda: autoguide.AutoDelta, {"kernel": relbo.SGD(1e-3)}),
-    "list": (listed_coins, {}),
+    "delta": (
+        lambda: autoguide.AutoDelta,
+        relbo.Refinement(relbo.SGD(1e-3), relbo.ParticleAccount(), num_steps=2),
+    ),
+    "list": (listed_coins, TWO_STEPS),
 }
 
 
 @pytest.mark.parametrize("name", slow_unless(("default",), COIN_BASES))
-def test_beta_bernoulli(name):
-    base, options = COIN_BASES[name]
-    if name == "delta":
-        options = {**options, "entropy": relbo.Particle()}
-    guide = relbo.AutoRefined(coins, base=base(), num_steps=2, **options)
+def test_posterior_of_a_beta_bernoulli_model(name):
+    base, refinement = COIN_BASES[name]
+    guide = relbo.AutoRefined(coins, base=base(), refinement=refinement)
     params = fit(coins, guide, SUCCESSES, num_iterations=400)
     draws = guide.sample_posterior(jr.key(1), params, SUCCESSES, sample_shape=(1000,))
-    # A point is at the mode (of the logits), which is the mean of the chances here.
+    # A point estimate is at the mode of the logits, which is the mean of the chances here.
     expected = (jnp.sum(SUCCESSES, axis=0) + 1) / 12
     np.testing.assert_allclose(jnp.mean(draws["chances"], 0), expected, atol=0.05)
     assert Predictive(coins, draws)(jr.key(1), None)["x"].shape == (1000, 10, 2)
@@ -195,7 +197,7 @@ LOGISTIC_BASES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("base", LOGISTIC_BASES)
-def test_logistic_regression(base, loss):
+def test_posterior_of_a_logistic_regression(base, loss):
     guide = relbo.AutoRefined(logistic, base=LOGISTIC_BASES[base], num_steps=2)
     params = fit(logistic, guide, INPUTS, OUTPUTS, num_iterations=3000, loss=LOSSES[loss]())
     mean, spread = exact_posterior()
@@ -241,7 +243,7 @@ def test_shapes_of_draws():
     ],
     ids=["joint", "low-rank"],
 )
-def test_batched_bases(base):
+def test_batched_autoguides_as_bases(base):
     def program():
         with numpyro.plate("rows", 3):
             numpyro.sample("x", dist.MultivariateNormal(jnp.ones(2), jnp.eye(2)))
@@ -280,8 +282,8 @@ def test_whitening_carries_the_density(name):
     )
 
 
-def test_a_site_that_cannot_be_whitened_is_walked_where_it_is():
-    """A Gamma has reparameterised draws, but is no image of white noise."""
+def test_a_site_that_cannot_be_whitened_is_walked_in_its_own_coordinates():
+    """A Gamma has reparameterised draws, but no map from standard normal noise."""
 
     def program():
         numpyro.sample("rate", dist.Gamma(4.0, 2.0))

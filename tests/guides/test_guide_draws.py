@@ -27,7 +27,7 @@ def fitted_conjugate():
 
 
 def test_new_arguments_take_effect(fitted_conjugate):
-    """What AutoDAIS gets wrong: it climbs the density of its first call for ever."""
+    """AutoDAIS gets this wrong: it always climbs the density of its first call."""
     guide, params = fitted_conjugate
     here, there = (
         guide.sample_posterior(jr.key(0), params, DATA + shift, sample_shape=(500,))["mu"]
@@ -36,7 +36,7 @@ def test_new_arguments_take_effect(fitted_conjugate):
     assert jnp.mean(there - here) > 0.3
 
 
-def test_more_steps_when_sampling(fitted_conjugate):
+def test_sampling_may_take_more_steps(fitted_conjugate):
     guide, params = fitted_conjugate
     draws = guide.sample_posterior(jr.key(0), params, DATA, sample_shape=(20,), num_steps=50)
     assert jnp.all(jnp.isfinite(draws["mu"]))
@@ -56,14 +56,14 @@ def test_median_and_quantiles(fitted):
     assert set(median) == {"weights", "scale"}
 
 
-def test_predictive(fitted):
+def test_predictive_of_numpyro(fitted):
     guide, params = fitted
     draws = Predictive(guide, params=params, num_samples=7)(jr.key(0), FEATURES, LABELS)
     assert draws["weights"].shape == (7, 2)
     latents = {name: draws[name] for name in ("weights", "scale")}
     predicted = Predictive(regression, latents)(jr.key(1), FEATURES)
     assert predicted["y"].shape == (7, 12)
-    # The guide needs the data, of which the predictions must not know.
+    # The guide needs the data, which the predictions must not see.
     conditioned = Predictive(
         regression, guide=lambda *_: guide(FEATURES, LABELS), params=params, num_samples=50
     )
@@ -74,7 +74,7 @@ def test_predictive(fitted):
 
 def test_draws_without_the_data_are_refused(fitted):
     guide, params = fitted
-    with pytest.raises(TypeError, match=r"'features'.*arguments are needed for draws too"):
+    with pytest.raises(TypeError, match=r"'features'.*draws need its arguments too"):
         guide.sample_posterior(jr.key(0), params)
     with pytest.raises(ValueError, match=r"'y' is latent in this call.*needs? its data"):
         guide.sample_posterior(jr.key(0), params, FEATURES)
@@ -83,7 +83,7 @@ def test_draws_without_the_data_are_refused(fitted):
 
 
 def test_deterministic_sites_of_other_data(fitted):
-    """Draws belong to the training data; predictions may be of any number of rows."""
+    """Draws belong to the training data; predictions may be for other rows."""
     guide, params = fitted
     draws = guide.sample_posterior(jr.key(0), params, FEATURES, LABELS, sample_shape=(5,))
     np.testing.assert_allclose(draws["norm"], jnp.sum(draws["weights"] ** 2, -1), rtol=1e-5)

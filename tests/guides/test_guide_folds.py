@@ -1,4 +1,4 @@
-"""What share of a guide's draws fold space, under a change of variables."""
+"""The share of a guide's draws that fold space, under a change of variables."""
 
 import jax.numpy as jnp
 import jax.random as jr
@@ -19,36 +19,38 @@ def quartic():
     numpyro.factor("density", -(z**4) / 4)
 
 
-def share_of(kernel, *, entropy=None, num_samples=NUM_DRAWS):
+def share_of(kernel, account=None, num_draws=NUM_DRAWS):
     guide = relbo.AutoRefined(
         quartic,
-        kernel=kernel,
-        entropy=relbo.ChangeOfVariables() if entropy is None else entropy,
-        num_steps=1,
+        refinement=relbo.Refinement(
+            kernel, account or relbo.ChangeOfVariablesAccount(), num_steps=1
+        ),
         init_loc_fn=init_to_value(values={"z": 0.0}),
         init_scale=1.0,
     )
     params = numpyro.handlers.trace(numpyro.handlers.seed(guide, 0)).get_trace()
     params = {name: site["value"] for name, site in params.items() if site["type"] == "param"}
-    return float(guide.share_folded(jr.key(0), params, num_samples=num_samples))
+    return float(guide.share_folded(jr.key(0), params, num_draws=num_draws))
 
 
-def test_the_share_is_that_beyond_the_fold():
+def test_the_share_is_the_mass_beyond_the_fold():
     share = 2 * norm.cdf(-1.0)
     error = jnp.sqrt(share * (1 - share) / NUM_DRAWS)
     assert abs(share_of(relbo.SGD(1 / 3)) - share) < 4 * error
 
 
-def test_short_steps_fold_nothing():
+def test_short_steps_do_not_fold():
     assert share_of(relbo.SGD(1e-3)) == 0.0
 
 
 def test_particles_fold_together():
-    assert share_of(relbo.SVGD(1e-3), num_samples=5) == 0.0
-    assert share_of(relbo.SVGD(1 / 3), num_samples=5) in (0.0, 1.0)
+    assert share_of(relbo.SVGD(1e-3), num_draws=5) == 0.0
+    assert share_of(relbo.SVGD(1 / 3), num_draws=5) in (0.0, 1.0)
 
 
-@pytest.mark.parametrize("entropy", [relbo.Particle(), relbo.ChangeOfVariables(0)])
-def test_without_jacobians_there_is_nothing_to_see(entropy):
-    with pytest.raises(ValueError, match="share_folded looks at the Jacobians"):
-        share_of(relbo.SGD(0.1), entropy=entropy)
+@pytest.mark.parametrize(
+    "account", [relbo.ParticleAccount(), relbo.ChangeOfVariablesAccount(0)]
+)
+def test_accounts_without_jacobians_are_refused(account):
+    with pytest.raises(ValueError, match="share_folded needs the Jacobians"):
+        share_of(relbo.SGD(0.1), account=account)

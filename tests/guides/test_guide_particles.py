@@ -1,4 +1,4 @@
-"""Particles that move together, and the loss that lets them."""
+"""Interacting particles and their loss."""
 
 import jax
 import jax.numpy as jnp
@@ -13,17 +13,19 @@ from targets import mean_and_error
 
 
 def test_interacting_particles_need_their_loss():
-    options = {"kernel": relbo.SVGD(0.01), "entropy": relbo.ChangeOfVariables()}
-    guide = relbo.AutoRefined(conjugate, num_steps=2, **options)
+    refinement = relbo.Refinement(
+        relbo.SVGD(0.01), relbo.ChangeOfVariablesAccount(), num_steps=2
+    )
+    guide = relbo.AutoRefined(conjugate, refinement=refinement)
     with pytest.raises(ValueError, match=r"relbo.RefinedELBO"):
         fit(conjugate, guide, DATA, num_iterations=2)
     loss = relbo.RefinedELBO(num_particles=5)
-    guide = relbo.AutoRefined(conjugate, num_steps=2, **options)
+    guide = relbo.AutoRefined(conjugate, refinement=refinement)
     params = fit(conjugate, guide, DATA, num_iterations=4000, loss=loss)
     values = jax.vmap(lambda key: -loss.loss(key, params, conjugate, guide, DATA))
     mean, error = mean_and_error(jax.jit(values)(jr.split(jr.key(0), 500)))
-    # Slow, and by paths that differ with the rounding: start and steps can stand in for each
-    # other. After 300 it is 2.6 below.
+    # Convergence is slow and depends on rounding, because the base and the steps can replace
+    # each other. After 300 iterations the ELBO is 2.6 below the evidence.
     assert conjugate_evidence() - 2.0 < mean < conjugate_evidence() + 4 * error
     draws = guide.sample_posterior(jr.key(1), params, DATA, sample_shape=(4, 5))
     assert draws["mu"].shape == (4, 5)
@@ -31,7 +33,7 @@ def test_interacting_particles_need_their_loss():
         loss.loss(jr.key(0), {}, conjugate, autoguide.AutoNormal(conjugate), DATA)
 
 
-def test_for_other_kernels_the_loss_is_that_of_numpyro():
+def test_for_other_kernels_the_loss_equals_that_of_numpyro():
     guide = relbo.AutoRefined(conjugate, num_steps=2)
     _, _, params = prepare(conjugate, guide, DATA)
 

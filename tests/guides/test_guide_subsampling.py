@@ -38,17 +38,17 @@ def test_subsampling_global_latents_stays_a_bound():
     assert mean > conjugate_evidence() - 2.5
 
 
-def handed_in(batch):
+def given_batch(batch):
     mu = numpyro.sample("mu", dist.Normal(0.0, 3.0))
     numpyro.deterministic("double", 2 * mu)
     with numpyro.plate("data", NUM, subsample_size=len(batch)):
         numpyro.sample("x", dist.Normal(mu, 1.0), obs=batch)
 
 
-def test_a_minibatch_handed_in_may_change_its_size_and_is_called_no_bound():
-    """The kernel and the loss would see the same one."""
-    guide = relbo.AutoRefined(handed_in, num_steps=2)
-    svi, state, params = prepare(handed_in, guide, DATA[:10])
+def test_a_minibatch_in_the_arguments_may_change_its_size_and_is_not_a_bound():
+    """The kernel and the loss see the same minibatch."""
+    guide = relbo.AutoRefined(given_batch, num_steps=2)
+    svi, state, params = prepare(given_batch, guide, DATA[:10])
     assert jnp.isfinite(jax.jit(svi.evaluate)(state, DATA[:5]))
     assert guide.bound.valid is False
     assert "minibatch" in guide.bound.reason
@@ -57,15 +57,15 @@ def test_a_minibatch_handed_in_may_change_its_size_and_is_called_no_bound():
 
 
 @pytest.mark.parametrize("batch_size", [pytest.param(None, marks=pytest.mark.slow), 5])
-def test_local_latents(batch_size):
-    """Each value has its own posterior N(0.8 x, sd 0.894); a batch must not sharpen it."""
+def test_local_latent_values(batch_size):
+    """Each value has the posterior N(0.8 x, sd 0.894), whatever the batch size."""
     guide = relbo.AutoRefined(local, base=autoguide.AutoNormal, num_steps=2)
     params = fit(local, guide, DATA, batch_size, num_iterations=600)
     assert guide.bound.valid is True
     mean, error = mean_and_error(elbos(local, guide, params, DATA, batch_size))
     assert mean < local_evidence() + 4 * error
     assert mean > local_evidence() - 2.0
-    # All of them are drawn, whatever the size of a minibatch.
+    # All values are drawn, whatever the size of a minibatch.
     draws = guide.sample_posterior(jr.key(0), params, DATA, batch_size, sample_shape=(1000,))[
         "z"
     ]
@@ -75,7 +75,7 @@ def test_local_latents(batch_size):
 
 
 @pytest.mark.parametrize("batch_size", [pytest.param(None, marks=pytest.mark.slow), 5])
-def test_refined_encoder(batch_size):
+def test_refined_encoder_is_near_the_evidence(batch_size):
     guide = relbo.refine(encoder, local, num_steps=2)
     params = fit(local, guide, DATA, batch_size, num_iterations=300)
     mean, error = mean_and_error(elbos(local, guide, params, DATA, batch_size))
@@ -102,7 +102,7 @@ def test_gradients_reach_the_encoder_the_decoder_and_the_step_size():
 
 
 def nested(size=5):
-    """A global value, and local ones in two plates of which one is subsampled."""
+    """A global value and local ones in two plates, one of which is subsampled."""
     centre = numpyro.sample("centre", dist.Normal(0.0, 1.0))
     with numpyro.plate("inner", 10, subsample_size=size, dim=-1):
         with numpyro.plate("outer", 4, dim=-2):
@@ -111,7 +111,7 @@ def nested(size=5):
             numpyro.sample("x", dist.Normal(mean, 1.0), obs=jnp.ones((4, size)))
 
 
-def test_local_latents_in_two_plates():
+def test_local_latent_values_in_two_plates():
     guide = relbo.AutoRefined(nested, num_steps=2)
     svi, state, params = prepare(nested, guide)
     assert jnp.isfinite(jax.jit(svi.evaluate)(state))

@@ -1,4 +1,4 @@
-"""Where latent values live, and where a guide starts."""
+"""Supports of latent sites, and where a guide starts."""
 
 import jax
 import jax.numpy as jnp
@@ -52,7 +52,7 @@ OBSERVED = 0.9 + 0.1 * jr.normal(jr.key(0), (200,))
 
 
 def below(data):
-    """A uniform on (0, high) with high uniform itself, moved to a fixed support."""
+    """A uniform on (0, high), with high uniform itself, moved to a fixed support."""
     high = numpyro.sample("high", dist.Uniform(0.0, 1.0))
     scaled = dist.transforms.AffineTransform(0.0, high)
     with handlers.reparam(config={"low": reparam.TransformReparam()}):
@@ -66,7 +66,7 @@ def below(data):
 @pytest.mark.slow
 def test_uniform_normal_with_a_support_reparameterised():
     guide = relbo.AutoRefined(below, num_steps=2)
-    # Its base alone is there after 1000: the steps slow the training down.
+    # The base alone converges after 1000 iterations: the steps slow the training down.
     params = fit(below, guide, OBSERVED, num_iterations=4000)
     draws = guide.sample_posterior(jr.key(0), params, OBSERVED, sample_shape=(1000,))
     np.testing.assert_allclose(draws["low"], draws["low_base"] * draws["high"], rtol=1e-5)
@@ -78,7 +78,7 @@ def test_uniform_normal_with_a_support_reparameterised():
     assert jnp.all(quantiles["high"][1] > 0.85)
 
 
-def test_reparameterised_and_written_by_hand_are_one_program():
+def test_reparameterisation_equals_a_program_written_by_hand():
     def by_hand(data):
         high = numpyro.sample("high", dist.Uniform(0.0, 1.0))
         low = numpyro.sample("low_base", dist.Uniform(0.0, 1.0)) * high
@@ -103,7 +103,7 @@ def test_improper_priors():
         with numpyro.plate("rows", len(data)):
             numpyro.sample("x", dist.Normal(mean, scale), obs=data)
 
-    # Only the sum of the two is known: nothing may break where the posterior is improper.
+    # Only the sum of the two is identified: an improper posterior must not break anything.
     guide = relbo.AutoRefined(program, num_steps=2)
     svi, state, params = prepare(program, guide, OBSERVED)
     assert jnp.isfinite(jax.jit(svi.update)(state, OBSERVED)[1])
@@ -116,8 +116,8 @@ INITS = [init_to_feasible, init_to_median, init_to_sample]
 
 
 @pytest.mark.parametrize("init_loc_fn", INITS)
-def test_wherever_it_starts(init_loc_fn):
-    """What is refused is refused by name, and the rest starts."""
+def test_initial_values(init_loc_fn):
+    """Sites that cannot be refined are refused by name, whatever the initial values."""
 
     def sphere():
         x = numpyro.sample("x", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
@@ -140,7 +140,7 @@ def test_wherever_it_starts(init_loc_fn):
     prepare(good, relbo.AutoRefined(good, num_steps=0, init_loc_fn=init_loc_fn))
 
 
-def test_it_starts_where_it_is_told():
+def test_given_initial_values():
     def program():
         numpyro.sample("x", dist.Normal(0.0, 1.0))
         numpyro.sample("scale", dist.HalfNormal(1.0))
@@ -152,7 +152,7 @@ def test_it_starts_where_it_is_told():
     np.testing.assert_allclose(params["auto_scale"], 0.3, rtol=1e-5)
 
 
-def test_delta_sites():
+def test_latent_delta_sites_are_refused():
     def program(x):
         numpyro.sample("x", dist.Delta(3.0), obs=x)
         numpyro.sample("y", dist.Normal(0.0, 1.0))

@@ -1,5 +1,5 @@
-"""What the `relbo` command does; its arguments are in `relbo.cli`."""
+"""Implements the `relbo` command; `relbo.cli` parses its arguments."""
 
 
 class InputError(Exception):
-    """What came from outside is wrong; says in one line what and where."""
+    """An error in the user's files or arguments, described in one line."""

@@ -1,71 +1,55 @@
-"""`relbo doctor`: what is installed, and whether a small compiled run works."""
+"""Checks the installation for `relbo doctor`."""
 
+import os
+import platform
 import time
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from typing import NamedTuple
 
-from relbo._machine import describe_machine, free_memory_gb
-from relbo.experiments._metrics import package_versions, source_commit
-
-_LITTLE_MEMORY_GB = 2.0
+_PACKAGES = ("relbo", "jax", "jaxlib", "equinox", "optax", "numpyro", "numpy")
 
 
 class Finding(NamedTuple):
-    """One line of what the doctor says."""
+    """The result of one check."""
 
     name: str
     text: str
     advice: str = ""
-    """What to do; empty where all is well."""
+    """What to do about a failure; empty if the check passed."""
 
 
-def run() -> bool:
-    """Prints every finding; whether everything works."""
-    well = True
-    for check in (_versions, _machine, _memory, _devices, _precision, _compiled_run):
+def run_doctor() -> bool:
+    """Prints every finding and returns whether all checks passed."""
+    passed = True
+    for check in (_versions, _machine, _devices, _precision, _compiled_run):
         for finding in _guarded(check):
-            well = well and not finding.advice
+            passed = passed and not finding.advice
             print(f"{'fails' if finding.advice else 'ok':<6}{finding.name:<14}{finding.text}")
             if finding.advice:
                 print(f"{'':<20}{finding.advice}")
-    print("Everything works." if well else "Something does not work: see above.")
-    return well
+    print("Everything works." if passed else "A check failed: see above.")
+    return passed
 
 
 def _guarded(check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
-    """The findings of one check; what it raises is a finding too, not the end of the others."""
+    """Turns an exception of a check into a finding, so that the other checks still run."""
     try:
         yield from check()
     except Exception as error:
         name = check.__name__.strip("_").replace("_", " ")
-        said = str(error).strip().splitlines() or [""]
-        yield Finding(name, f"{type(error).__name__}: {said[0]}", _ADVICE[check])
+        lines = str(error).strip().splitlines() or [""]
+        yield Finding(name, f"{type(error).__name__}: {lines[0]}", _ADVICE[check])
 
 
 def _versions() -> Iterator[Finding]:
-    versions = package_versions()
-    yield Finding("versions", ", ".join(f"{name} {v}" for name, v in versions.items()))
-    commit = source_commit()
-    if commit is not None:
-        yield Finding("commit", commit)
+    yield Finding("versions", ", ".join(f"{name} {version(name)}" for name in _PACKAGES))
+    yield Finding("python", platform.python_version())
 
 
 def _machine() -> Iterator[Finding]:
-    machine = describe_machine()
-    yield Finding("python", machine["python"])
-    yield Finding("machine", f"{machine['platform']}, {machine['cpus']} cores")
-    yield Finding("processor", machine["processor"])
-
-
-def _memory() -> Iterator[Finding]:
-    total, free = describe_machine()["memory_gb"], free_memory_gb()
-    if total is None:
-        yield Finding("memory", "unknown on this platform")
-        return
-    text = f"{total:g} GB" + ("" if free is None else f", {free:g} GB free")
-    little = free is not None and free < _LITTLE_MEMORY_GB
-    advice = f"Close something: less than {_LITTLE_MEMORY_GB:g} GB are free." if little else ""
-    yield Finding("memory", text, advice)
+    system = f"{platform.system()} {platform.release()} {platform.machine()}"
+    yield Finding("machine", f"{system}, {os.cpu_count()} cores")
 
 
 def _devices() -> Iterator[Finding]:
@@ -79,11 +63,11 @@ def _precision() -> Iterator[Finding]:
     import jax
 
     state = "on" if jax.config.read("jax_enable_x64") else "off"
-    yield Finding("x64", f"{state} by default (`relbo fit` turns it on for itself)")
+    yield Finding("x64", f"{state} by default (`relbo fit` turns it on)")
 
 
 def _compiled_run() -> Iterator[Finding]:
-    """Annealed Hamiltonian steps between two normals, whose evidence is known to be 1."""
+    """Anneals between two normalised densities, so that the exact log evidence is 0."""
     import equinox as eqx
     import jax
     import jax.numpy as jnp
@@ -99,7 +83,7 @@ def _compiled_run() -> Iterator[Finding]:
     @eqx.filter_jit
     def log_evidence(key: jax.Array) -> jax.Array:
         base = relbo.DiagonalNormal(jnp.zeros(2))
-        refined = refinement(key, base, logdensity_fn, num_particles=4096)
+        refined = refinement(key, base, logdensity_fn, num_draws=4096)
         log_weights = jax.vmap(logdensity_fn)(refined.position) - refined.log_q
         return jax.nn.logsumexp(log_weights) - jnp.log(log_weights.size)
 
@@ -108,22 +92,21 @@ def _compiled_run() -> Iterator[Finding]:
     compiled = time.perf_counter()
     log_evidence(jr.key(1)).block_until_ready()
     again = time.perf_counter() - compiled
-    # Some five standard errors; False for NaN too.
-    right = abs(found) < 0.15
+    # About five standard errors; False for NaN.
+    is_right = abs(found) < 0.15
     text = (
-        f"8 steps, 4096 particles: log Z {found:.3f} (exact: 0), "
+        f"8 steps, 4096 draws: log Z {found:.3f} (exact: 0), "
         f"{compiled - begin:.1f} s with compilation, {1e3 * again:.0f} ms after"
     )
-    yield Finding("compiled", text, "" if right else _ADVICE[_compiled_run])
+    yield Finding("compiled", text, "" if is_right else _ADVICE[_compiled_run])
 
 
 _REINSTALL = "Install again in an empty environment: python -m venv; pip install relbo."
 _ADVICE: dict[Callable[[], Iterator[Finding]], str] = {
     _versions: _REINSTALL,
     _machine: _REINSTALL,
-    _memory: _REINSTALL,
-    _devices: "JAX finds no device: set JAX_PLATFORMS=cpu, or install it for the accelerator.",
+    _devices: "JAX finds no device: set JAX_PLATFORMS=cpu, or install JAX for the accelerator.",
     _precision: _REINSTALL,
-    _compiled_run: "JAX compiles wrongly here: run pip check, compare the versions above, "
-    "and set JAX_PLATFORMS=cpu to see whether it is the accelerator.",
+    _compiled_run: "The compiled result is wrong: run pip check, compare the versions above, "
+    "and set JAX_PLATFORMS=cpu to see whether the accelerator is the cause.",
 }

@@ -1,4 +1,4 @@
-"""`relbo fit`: from a model file and a data file to a posterior and its pictures."""
+"""Runs `relbo fit`: infers a posterior and writes it with a summary and figures."""
 
 import time
 import traceback
@@ -13,13 +13,13 @@ import numpy as np
 
 import relbo
 from relbo.commands import InputError
-from relbo.commands._data_file import match_arguments, read_data, shapes
-from relbo.commands._fit_figures import draw_figures
-from relbo.commands._model_file import first_line, load_model, where
-from relbo.commands._trial import Trial, try_model
-from relbo.posterior import Posterior, Summary
+from relbo.commands.data_file import describe_shapes, match_arguments, read_data
+from relbo.commands.fit_figures import draw_figures
+from relbo.commands.model_file import first_line, load_model, location
+from relbo.commands.trial import ModelTrial, try_model
+from relbo.sampling import Posterior, Summary
 
-# Those whose ELBO is a bound with the account that guides take by default.
+# Kernels whose objective is a bound with the default account.
 KERNELS: dict[str, Callable[[], Any]] = {
     "underdamped": lambda: None,
     "sgld": relbo.SGLD,
@@ -29,8 +29,8 @@ KERNELS: dict[str, Callable[[], Any]] = {
 _ROWS_SHOWN = 40
 
 
-class Request(NamedTuple):
-    """What the command line asks for."""
+class FitRequest(NamedTuple):
+    """The arguments of the command."""
 
     target: str
     """FILE.py:MODEL."""
@@ -49,21 +49,21 @@ class Request(NamedTuple):
         return any(value is not None for value in asked)
 
 
-class _Problem(NamedTuple):
-    """A model with its data."""
+class _ModelWithData(NamedTuple):
+    """A model with its data, after one trial run."""
 
     model: Callable[..., Any]
     data: dict[str, Any]
-    trial: Trial
+    trial: ModelTrial
 
 
-def run(request: Request) -> None:
-    """Does it all and prints what came out.
+def run_fit(request: FitRequest) -> None:
+    """Infers the posterior, prints its summary and writes all files.
 
     Raises:
-        InputError: where the model, the data or the directory is wrong.
+        InputError: if the model, the data or the directory is wrong.
     """
-    # Entered for this run only: whoever calls it in process keeps their own precision.
+    # For this run only: the precision of a calling process does not change.
     with jax.enable_x64(request.x64):
         problem = _read(request)
         directory = _writable(request.out)
@@ -71,16 +71,16 @@ def run(request: Request) -> None:
         posterior = _infer(request, problem)
         seconds = time.perf_counter() - start
         _report(posterior, problem.trial, seconds, directory)
-    # The numbers are on the screen by now: files and pictures take a few seconds.
+    # The summary has been printed by now: the other files take a few seconds.
     _write_netcdf(posterior, directory / "posterior.nc")
     figures = draw_figures(posterior, directory)
     print(f"posterior: {directory / 'posterior.nc'} (for ArviZ), .npz (for relbo)")
     print(f"summary:   {directory / 'summary.txt'}")
     for figure in figures:
-        print(f"picture:   {figure} (and .svg)")
+        print(f"figure:    {figure} (and .svg)")
 
 
-def _read(request: Request) -> _Problem:
+def _read(request: FitRequest) -> _ModelWithData:
     model = load_model(request.target)
     path = Path(request.target.rpartition(":")[0])
     read = {} if request.data is None else read_data(request.data)
@@ -92,7 +92,7 @@ def _read(request: Request) -> _Problem:
         raise InputError(f"{path}: {error} ({_described(data)})") from error
     except Exception as error:
         raise InputError(
-            f"{where(error, path)}: {first_line(error)} ({_described(data)})"
+            f"{location(error, path)}: {first_line(error)} ({_described(data)})"
         ) from error
     if trial.parameters and not request.wants_guide:
         raise InputError(
@@ -101,11 +101,11 @@ def _read(request: Request) -> _Problem:
         )
     if trial.discrete:
         model = _collapsed(model, path)
-    return _Problem(model, data, trial)
+    return _ModelWithData(model, data, trial)
 
 
 def _described(data: dict[str, Any]) -> str:
-    return f"the data: {shapes(data)}" if data else "without data"
+    return f"the data: {describe_shapes(data)}" if data else "without data"
 
 
 def _collapsed(model: Callable[..., Any], path: Path) -> Callable[..., Any]:
@@ -125,7 +125,7 @@ def _writable(directory: Path) -> Path:
     return directory
 
 
-def _infer(request: Request, problem: _Problem) -> Posterior:
+def _infer(request: FitRequest, problem: _ModelWithData) -> Posterior:
     model, data, _ = problem
     key = jr.key(request.seed)
     try:
@@ -139,12 +139,12 @@ def _infer(request: Request, problem: _Problem) -> Posterior:
 
 
 def _is_ours(error: BaseException) -> bool:
-    """Whether relbo refused something, rather than something broke inside."""
+    """Returns whether relbo raised the error itself, to refuse an input."""
     frames = traceback.extract_tb(error.__traceback__)
     return Path(frames[-1].filename).is_relative_to(Path(relbo.__file__).parent)
 
 
-def _infer_from_guide(request: Request, problem: _Problem) -> Posterior:
+def _infer_from_guide(request: FitRequest, problem: _ModelWithData) -> Posterior:
     model, data, _ = problem
     kernel = KERNELS[request.kernel or "underdamped"]()
     num_steps = 8 if request.refine_steps is None else request.refine_steps
@@ -163,38 +163,40 @@ def _infer_from_guide(request: Request, problem: _Problem) -> Posterior:
         guide=guide,
         params=fitted.params,
         num_draws=request.num_draws,
-        num_refined=640,
+        num_evidence_draws=640,
     )
     if fitted.result == "diverged":
         posterior.notes = (f"The fit of the guide {fitted.message}.", *posterior.notes)
     return posterior
 
 
-def _report(posterior: Posterior, trial: Trial, seconds: float, directory: Path) -> None:
-    """Keeps the draws, and shows and keeps the summary."""
+def _report(posterior: Posterior, trial: ModelTrial, seconds: float, directory: Path) -> None:
+    """Saves the draws, and prints and saves the summary."""
     posterior.save(directory / "posterior.npz")
     table = posterior.summary()
     notes = [str(posterior.check()), _evidence(posterior, trial)]
     if trial.discrete:
         notes.append(f"Summed out: {', '.join(trial.discrete)}.")
     verdict = "\n".join(notes) + "\n"
-    (directory / "summary.txt").write_text(f"{table}\n\n{verdict}", encoding="utf-8")
+    draft = directory / "summary.txt.tmp"
+    draft.write_text(f"{table}\n\n{verdict}", encoding="utf-8")
+    draft.replace(directory / "summary.txt")
     num_chains = len(posterior.sample_stats["lp"])
     print(f"{posterior.num_draws} draws from {num_chains} chains in {seconds:.1f} s\n")
     print(f"{_first_rows(table)}\n\n{verdict}", flush=True)
 
 
 def _first_rows(table: Summary) -> str:
-    left_out = len(table.names) - _ROWS_SHOWN
-    if left_out <= 0:
+    hidden = len(table.names) - _ROWS_SHOWN
+    if hidden <= 0:
         return str(table)
     shown = Summary(
         table.names[:_ROWS_SHOWN], {n: v[:_ROWS_SHOWN] for n, v in table.columns.items()}
     )
-    return f"{shown}\n... and {left_out} more rows in summary.txt"
+    return f"{shown}\n... and {hidden} more rows in summary.txt"
 
 
-def _evidence(posterior: Posterior, trial: Trial) -> str:
+def _evidence(posterior: Posterior, trial: ModelTrial) -> str:
     if trial.improper:
         return f"No evidence: the priors of {', '.join(trial.improper)} are improper."
     if posterior.log_evidence is None:
@@ -206,7 +208,7 @@ def _evidence(posterior: Posterior, trial: Trial) -> str:
 
 
 def _write_netcdf(posterior: Posterior, path: Path) -> None:
-    # In NetCDF a slash, such as NumPyro's scopes put into names, would begin a group.
+    # In NetCDF a slash, which NumPyro's scopes put into names, would begin a group.
     renamed = Posterior(
         {name.replace("/", "."): values for name, values in posterior.chains.items()},
         num_draws=posterior.num_draws,
@@ -214,7 +216,7 @@ def _write_netcdf(posterior: Posterior, path: Path) -> None:
         num_superchains=posterior.num_superchains,
         step_size=posterior.step_size,
     )
-    # Written beside and moved into place, so that a file is whole or not there.
-    beside = path.with_suffix(".partial.nc")
-    renamed.to_arviz().to_netcdf(str(beside), engine="h5netcdf")
-    beside.replace(path)
+    # Replaced in one step, so that the file is never incomplete.
+    draft = path.with_suffix(".partial.nc")
+    renamed.to_arviz().to_netcdf(str(draft), engine="h5netcdf")
+    draft.replace(path)

@@ -12,7 +12,14 @@ from relbo.evaluate.decisions import decide as decide
 from relbo.evaluate.decisions import reliability as reliability
 from relbo.evaluate.evidence import bidirectional_evidence as bidirectional_evidence
 from relbo.evaluate.evidence import log_evidence as log_evidence
+from relbo.evaluate.fitted import FittedProposal as FittedProposal
 from relbo.evaluate.fitted import fitted_importance as fitted_importance
+from relbo.evaluate.forecasts import AbstractForecast as AbstractForecast
+from relbo.evaluate.forecasts import AbstractRealForecast as AbstractRealForecast
+from relbo.evaluate.forecasts import CategoricalForecast as CategoricalForecast
+from relbo.evaluate.forecasts import DrawsForecast as DrawsForecast
+from relbo.evaluate.forecasts import NormalForecast as NormalForecast
+from relbo.evaluate.forecasts import NormalMixtureForecast as NormalMixtureForecast
 from relbo.evaluate.importance import LogMean as LogMean
 from relbo.evaluate.importance import importance_estimate as importance_estimate
 from relbo.evaluate.importance import importance_weighting as importance_weighting
@@ -22,12 +29,6 @@ from relbo.evaluate.record import BoundWarning as BoundWarning
 from relbo.evaluate.record import Evaluation as Evaluation
 from relbo.evaluate.record import PointwiseEvaluation as PointwiseEvaluation
 from relbo.evaluate.record import check_bound as check_bound
-from relbo.evaluate.scores import AbstractForecast as AbstractForecast
-from relbo.evaluate.scores import AbstractRealForecast as AbstractRealForecast
-from relbo.evaluate.scores import CategoricalForecast as CategoricalForecast
-from relbo.evaluate.scores import DrawsForecast as DrawsForecast
-from relbo.evaluate.scores import NormalForecast as NormalForecast
-from relbo.evaluate.scores import NormalMixtureForecast as NormalMixtureForecast
 from relbo.evaluate.scores import accuracy as accuracy
 from relbo.evaluate.scores import central_interval as central_interval
 from relbo.evaluate.scores import coverage as coverage

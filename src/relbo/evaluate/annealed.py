@@ -11,10 +11,11 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Scalar
 
-from relbo._mesh import Spread, placed_arrays, spread_over
-from relbo.bases import AbstractBase, standard_normal_logdensity
-from relbo.evaluate._annealing import Settings, anneal
-from relbo.evaluate._hmc import path_between
+from relbo._devices import Spread, placed_arrays, spread_over
+from relbo.core.bases import AbstractBase, standard_normal_logdensity
+from relbo.core.random import KeyLike, as_key
+from relbo.evaluate.annealed_path import path_between
+from relbo.evaluate.annealing import AnnealingSettings, anneal
 from relbo.evaluate.importance import LogMean, importance_estimate, log_mean, map_batched
 from relbo.evaluate.record import Evaluation, PointwiseEvaluation
 
@@ -26,8 +27,8 @@ class LatentVariableModel(eqx.Module):
     """log p(x, z) of a decoder under a standard normal prior on z.
 
     Args:
-        loglikelihood_fn: from (z, x) to log p(x | z). An `equinox.Module` hands its weights in
-            as arguments, so that another one of the same shapes compiles nothing.
+        loglikelihood_fn: maps (z, x) to log p(x | z). The weights of an `equinox.Module` are
+            arguments of the compiled program, so that other weights need no new compilation.
     """
 
     loglikelihood_fn: Callable[[PyTree, PyTree], Scalar]
@@ -37,7 +38,7 @@ class LatentVariableModel(eqx.Module):
 
 
 def annealed_importance(
-    key: PRNGKeyArray,
+    key: KeyLike,
     logdensity_fn: Callable[[PyTree], Scalar],
     base: AbstractBase,
     *,
@@ -52,19 +53,18 @@ def annealed_importance(
     Chains start from the base and move along $\beta \log p + (1 - \beta) \log q_0$ from
     $\beta = 0$ to 1, with one Metropolis-corrected Hamiltonian move at each temperature; their
     weights average to Z whatever the moves do, so that the logarithm is a lower bound in
-    expectation. Two short unweighted runs choose the temperatures, step sizes and widths that
-    the weighted run then keeps. The path from a normal base is walked in the
-    base's whitened coordinates.
+    expectation. Two short unweighted runs choose the temperatures, step sizes and widths of the
+    weighted run. The path from a normal base is walked in the base's whitened coordinates.
 
     Args:
-        key: a random key.
-        logdensity_fn: log p(x, z). An `equinox.Module` (or `equinox.Partial`) hands its arrays
-            in as arguments, so that another one of the same shapes compiles nothing.
+        key: a random key, or an integer seed.
+        logdensity_fn: log p(x, z). The arrays of an `equinox.Module` (or `equinox.Partial`) are
+            arguments of the compiled program, so that others need no new compilation.
         base: $q_0$, any base with a density.
-        num_temperatures: steps from the base to the target.
-        num_chains: independent chains.
-        num_leapfrogs: gradients at each temperature.
-        target_acceptance: what the step sizes are fitted to.
+        num_temperatures: number of steps from the base to the target.
+        num_chains: number of independent chains.
+        num_leapfrogs: number of gradients at each temperature.
+        target_acceptance: the acceptance rate that the step sizes are fitted to.
         mesh: the devices that share the chains; all by default, as for `relbo.fit`.
 
     Returns:
@@ -80,8 +80,8 @@ def annealed_importance(
     """
     settings = checked_settings(num_temperatures, num_chains, num_leapfrogs, target_acceptance)
     spread = spread_over(mesh)
-    key, logdensity_fn, base = placed_arrays(spread, (key, logdensity_fn, base))
-    log_weights = _log_weights(key, logdensity_fn, base, settings, spread)
+    placed = placed_arrays(spread, (as_key(key), logdensity_fn, base))
+    log_weights = _log_weights(*placed, settings=settings, spread=spread)
     return importance_estimate(log_weights, estimator=ANNEALED)
 
 
@@ -90,7 +90,7 @@ def _log_weights(
     key: PRNGKeyArray,
     logdensity_fn: Callable,
     base: AbstractBase,
-    settings: Settings,
+    settings: AnnealingSettings,
     spread: Spread | None,
 ) -> Float[Array, " chains"]:
     path = path_between(base, logdensity_fn, whiten=True)
@@ -98,7 +98,7 @@ def _log_weights(
 
 
 def annealed_pointwise(
-    key: PRNGKeyArray,
+    key: KeyLike,
     logdensity_fn: Callable[[PyTree, PyTree], Scalar],
     data: PyTree,
     base: AbstractBase,
@@ -110,10 +110,10 @@ def annealed_pointwise(
     batch_size: int = 64,
     mesh: Mesh | None = None,
 ) -> PointwiseEvaluation:
-    """Annealed importance sampling for each data point of a latent-variable model.
+    """Runs annealed importance sampling for each data point of a latent-variable model.
 
     Args:
-        key: a random key.
+        key: a random key, or an integer seed.
         logdensity_fn: log p(x, z) as a function of z and one data point, such as a
             `LatentVariableModel`.
         data: the data points, along the leading axis of each leaf.
@@ -121,7 +121,7 @@ def annealed_pointwise(
             density.
         num_temperatures, num_chains, num_leapfrogs, target_acceptance: as for
             `annealed_importance`, for each data point.
-        batch_size: data points at once; memory grows with it.
+        batch_size: number of data points at a time; memory grows with it.
         mesh: the devices that share the data points; all by default, as for `relbo.fit`.
 
     Returns:
@@ -137,9 +137,8 @@ def annealed_pointwise(
     """
     settings = checked_settings(num_temperatures, num_chains, num_leapfrogs, target_acceptance)
     spread = spread_over(mesh)
-    given = placed_arrays(spread, (key, logdensity_fn, data, base))
-    key, logdensity_fn, data, base = given
-    means = _pointwise(key, logdensity_fn, data, base, settings, batch_size, spread)
+    placed = placed_arrays(spread, (as_key(key), logdensity_fn, data, base))
+    means = _pointwise(*placed, settings=settings, batch_size=batch_size, spread=spread)
     return pointwise(means, ANNEALED, True, num_chains)
 
 
@@ -149,7 +148,7 @@ def _pointwise(
     logdensity_fn: Callable,
     data: PyTree,
     base: AbstractBase,
-    settings: Settings,
+    settings: AnnealingSettings,
     batch_size: int,
     spread: Spread | None,
 ) -> LogMean:
@@ -169,11 +168,11 @@ class Bidirectional(NamedTuple):
     upper: PointwiseEvaluation
     """An upper bound in expectation, so its `valid_bound` as a lower one is false."""
     gap: Evaluation
-    """The mean of upper - lower over simulations: how far the annealing may be off."""
+    """The mean of upper - lower over simulations: the error that annealing may have."""
 
 
 def bidirectional(
-    key: PRNGKeyArray,
+    key: KeyLike,
     simulate_fn: Callable[[PRNGKeyArray], tuple[PyTree, PyTree]],
     logdensity_fn: Callable[[PyTree, PyTree], Scalar],
     base: AbstractBase,
@@ -190,18 +189,18 @@ def bidirectional(
 
     For data x simulated together with z, that z is an exact draw of the posterior. Annealing
     from it back to the base estimates 1 / Z without bias, and so bounds $\log p(x)$ from
-    above, as annealing forward does from below. The gap tells how well the same settings do on
-    real data like these.
+    above, as annealing forward does from below. The gap shows how accurate the same settings
+    are on similar real data.
 
     Args:
-        key: a random key.
-        simulate_fn: from a key to (z, x) drawn from the model.
+        key: a random key, or an integer seed.
+        simulate_fn: maps a key to (z, x) drawn from the model.
         logdensity_fn: log p(x, z) as a function of z and x, normalised in both.
-        base: where the forward chains start; it must know its density anywhere.
-        num_simulations: data sets, or data points of a latent-variable model.
+        base: where the forward chains start; its density must be known everywhere.
+        num_simulations: number of data sets, or of data points of a latent-variable model.
         num_temperatures, num_chains, num_leapfrogs, target_acceptance: as for
             `annealed_importance`.
-        batch_size: simulations at once.
+        batch_size: number of simulations at a time.
         mesh: the devices that share the simulations; all by default, as for `relbo.fit`.
 
     Returns:
@@ -215,10 +214,13 @@ def bidirectional(
     if num_simulations < 2:
         raise ValueError(f"num_simulations: expected at least 2, got {num_simulations}")
     spread = spread_over(mesh)
-    given = placed_arrays(spread, (key, simulate_fn, logdensity_fn, base))
-    key, simulate_fn, logdensity_fn, base = given
+    placed = placed_arrays(spread, (as_key(key), simulate_fn, logdensity_fn, base))
     lower, upper = _bidirectional(
-        key, simulate_fn, logdensity_fn, base, settings, num_simulations, batch_size, spread
+        *placed,
+        settings=settings,
+        num_simulations=num_simulations,
+        batch_size=batch_size,
+        spread=spread,
     )
     below = pointwise(lower, ANNEALED, True, num_chains)
     above = pointwise(
@@ -239,7 +241,7 @@ def _bidirectional(
     simulate_fn: Callable,
     logdensity_fn: Callable,
     base: AbstractBase,
-    settings: Settings,
+    settings: AnnealingSettings,
     num_simulations: int,
     batch_size: int,
     spread: Spread | None,
@@ -258,7 +260,7 @@ def _bidirectional(
 
 def checked_settings(
     num_temperatures: int, num_chains: int, num_leapfrogs: int, target_acceptance: float
-) -> Settings:
+) -> AnnealingSettings:
     smallest = {"num_temperatures": 1, "num_chains": MIN_CHAINS, "num_leapfrogs": 1}
     given = {
         "num_temperatures": num_temperatures,
@@ -272,7 +274,7 @@ def checked_settings(
         raise ValueError(
             f"target_acceptance: expected a number between 0 and 1, got {target_acceptance}"
         )
-    return Settings(num_temperatures, num_chains, num_leapfrogs, target_acceptance)
+    return AnnealingSettings(num_temperatures, num_chains, num_leapfrogs, target_acceptance)
 
 
 def pointwise(

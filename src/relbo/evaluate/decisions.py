@@ -1,36 +1,36 @@
-"""Acting on a predictive, and whether its probabilities can be acted on."""
+"""Decisions by expected utility, and calibration of predicted probabilities."""
 
 from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Scalar
 
-from relbo.evaluate.scores import CategoricalForecast
+from relbo.evaluate.forecasts import CategoricalForecast
 
 
 class Decision(NamedTuple):
-    """What to do in each case."""
+    """The best action in each case."""
 
     action: Int[Array, "..."]
-    """The row of the utility whose expectation is highest."""
+    """The row of the utility with the highest expectation."""
     expected_utility: Float[Array, "..."]
-    """What the predictive expects of it."""
+    """Its expected utility."""
 
 
 def decide(forecast: CategoricalForecast, utility: Float[Array, "actions classes"]) -> Decision:
-    r"""The action of highest expected utility under a predictive.
+    r"""Returns the action with the highest expected utility.
 
     $$a^*(x) = \arg\max_a \sum_y p(y \mid x)\, u(a, y)$$
 
     Args:
         forecast: probabilities of the classes.
-        utility: what each action is worth in each class; as many actions as one likes.
+        utility: the utility of each action in each class, for any number of actions.
 
     Returns:
-        A `Decision` with one action a case.
+        A `Decision` with one action per case.
 
     Example:
-        To guess one of three classes or to abstain, which is worth half a right guess:
+        Guess one of three classes, or abstain, which is worth half a correct guess:
 
         >>> import jax.numpy as jnp
         >>> utility = jnp.vstack([jnp.eye(3), jnp.full((1, 3), 0.5)])
@@ -43,44 +43,45 @@ def decide(forecast: CategoricalForecast, utility: Float[Array, "actions classes
     probabilities = jnp.exp(forecast.log_probs)
     if utility.ndim != 2 or utility.shape[1] != probabilities.shape[-1]:
         raise ValueError(
-            f"utility: expected a row an action and {probabilities.shape[-1]} columns, one a "
-            f"class, got the shape {utility.shape}"
+            f"utility: expected one row per action and {probabilities.shape[-1]} columns, one "
+            f"per class, got the shape {utility.shape}"
         )
     expected = probabilities @ utility.T
     return Decision(jnp.argmax(expected, axis=-1), jnp.max(expected, axis=-1))
 
 
 class Reliability(NamedTuple):
-    """How often cases are right, by how sure the predictive is of them."""
+    """Accuracy in bins of confidence; zeros in an empty bin."""
 
     confidence: Float[Array, " bins"]
-    """The mean probability of the class that is guessed."""
+    """The mean probability of the most probable class."""
     accuracy: Float[Array, " bins"]
-    """How often it is right; zero in an empty bin, as is the confidence."""
+    """How often the most probable class is the true one."""
     number: Int[Array, " bins"]
+    """The number of cases."""
 
 
 def reliability(
     forecast: CategoricalForecast, observed: Int[Array, " n"], *, num_bins: int = 15
 ) -> Reliability:
-    """Sorts cases into bins of equal width by the probability of the likeliest class.
+    """Computes accuracy in bins of equal width by the probability of the most probable class.
 
     Args:
-        forecast: probabilities of the classes, a row a case.
+        forecast: probabilities of the classes, one row per case.
         observed: the true classes.
-        num_bins: how many bins.
+        num_bins: number of bins.
     """
     if num_bins < 1:
         raise ValueError(f"num_bins: expected at least 1, got {num_bins}")
     confidence = jnp.exp(jnp.max(forecast.log_probs, axis=-1))
-    is_right = forecast.mode == jnp.asarray(observed)
+    is_correct = forecast.mode == jnp.asarray(observed)
     bins = jnp.clip(jnp.ceil(confidence * num_bins).astype(int) - 1, 0, num_bins - 1)
     total = lambda values: jnp.zeros(num_bins).at[bins].add(values)
     count = total(jnp.ones_like(confidence))
     at_least_one = jnp.maximum(count, 1.0)
     return Reliability(
         total(confidence) / at_least_one,
-        total(is_right.astype(confidence.dtype)) / at_least_one,
+        total(is_correct.astype(confidence.dtype)) / at_least_one,
         count.astype(int),
     )
 
@@ -88,12 +89,12 @@ def reliability(
 def calibration_error(
     forecast: CategoricalForecast, observed: Int[Array, " n"], *, num_bins: int = 15
 ) -> Scalar:
-    """The expected calibration error: by how much confidence and accuracy differ on average.
+    """Returns the expected calibration error: the mean difference of confidence and accuracy.
 
     Args:
-        forecast: probabilities of the classes, a row a case.
+        forecast: probabilities of the classes, one row per case.
         observed: the true classes.
-        num_bins: of `reliability`.
+        num_bins: number of bins, as in `reliability`.
 
     References:
         Guo et al., On calibration of modern neural networks, 2017.

@@ -1,88 +1,53 @@
-"""The evidence of a NumPyro model."""
+"""Estimates the evidence of a model."""
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Scalar
 from numpyro import handlers
-from numpyro.distributions import Unit, biject_to
 from numpyro.infer import Trace_ELBO
 from numpyro.infer.autoguide import AutoGuide
 
-from relbo._mesh import Spread, placed_arrays, spread_over
-from relbo._program import (
-    Call,
-    Model,
-    Sites,
-    discrete_latents,
-    initial_run,
-    latent_names,
-    logdensity,
-    run,
-)
-from relbo._refined_guide import AbstractRefinedGuide
-from relbo.bases import AbstractBase, StandardNormal
-from relbo.evaluate._annealing import Settings, anneal
-from relbo.evaluate._hmc import path_between
+from relbo._devices import Spread, placed_arrays, spread_over
+from relbo.core.bases import AbstractBase, StandardNormal
+from relbo.core.random import KeyLike, as_key
+from relbo.core.refinement import Refinement
 from relbo.evaluate.annealed import (
     ANNEALED,
     Bidirectional,
     bidirectional,
     checked_settings,
 )
+from relbo.evaluate.annealed_path import path_between
+from relbo.evaluate.annealing import AnnealingSettings, anneal
 from relbo.evaluate.importance import importance_estimate, map_batched
 from relbo.evaluate.record import Evaluation
 from relbo.guides import AutoRefined, refine
+from relbo.guides.refined_guide import AbstractRefinedGuide
+from relbo.problem import Problem, read
+from relbo.problem.numpyro import logdensity, unconstrained_value
+from relbo.problem.refusals import NEEDS_VALUES
+from relbo.problem.traces import Model, Sites, initial_run, is_factor, latent_names, run
 
-Method = Literal["ais", "importance"]
+EvidenceMethod = Literal["ais", "importance"]
 DEFAULT_DRAWS = {"ais": 64, "importance": 1_000}
-NEEDS_VALUES = (
-    jax.errors.ConcretizationTypeError,
-    jax.errors.TracerArrayConversionError,
-    jax.errors.TracerIntegerConversionError,
-    jax.errors.NonConcreteBooleanIndexError,
-)
-
-
-class Arguments(NamedTuple):
-    """What a model and a guide are called with; arrays among it are traced."""
-
-    args: tuple
-    kwargs: dict[str, Any]
-    params: dict[str, PyTree]
-
-    @property
-    def call(self) -> Call:
-        return Call(self.args, self.kwargs)
-
-
-class Frozen:
-    """Arguments of a program that looks at their values: constants of what is compiled."""
-
-    def __init__(self, arguments: Arguments):
-        # As numpy arrays, since whatever jax computes while it traces has no value yet.
-        is_array = lambda leaf: isinstance(leaf, jax.Array)
-        concrete = lambda leaf: np.asarray(leaf) if is_array(leaf) else leaf
-        args, kwargs = jax.tree.map(concrete, (arguments.args, arguments.kwargs))
-        self.arguments = Arguments(args, kwargs, arguments.params)
 
 
 def log_evidence(
-    key: PRNGKeyArray,
-    model: Model,
+    key: KeyLike,
+    model: Any,
     args: tuple = (),
     kwargs: dict[str, Any] | None = None,
     *,
     guide: Model | None = None,
     params: dict[str, PyTree] | None = None,
-    method: Method = "ais",
+    method: EvidenceMethod = "ais",
     num_draws: int | None = None,
     num_temperatures: int = 1_000,
     num_leapfrogs: int = 5,
@@ -91,26 +56,27 @@ def log_evidence(
     smooth: bool = False,
     mesh: Mesh | None = None,
 ) -> Evaluation:
-    r"""Estimates the log evidence $\log p(x)$ of a NumPyro model.
+    r"""Estimates the log evidence $\log p(x)$ of a model.
 
-    With `method="ais"`, annealed importance sampling on the unconstrained latent values, from
-    the guide's base normal (unrefined) or else from a standard normal. With
-    `method="importance"`, the weights $p(x, z) / q(z)$ of draws from the guide; those of a
-    refined guide are weights of whole paths.
+    `method="ais"` runs annealed importance sampling on the unconstrained latent values, from
+    the guide's base normal (unrefined) or from a standard normal. `method="importance"`
+    averages the weights $p(x, z) / q(z)$ of draws from the guide; those of a refined guide are
+    weights of whole paths.
 
-    The same model again on data of the same shapes compiles nothing.
+    A second call on data of the same shapes needs no new compilation.
 
     Args:
-        key: a random key.
-        model: a NumPyro program with continuous latent sites.
-        args, kwargs: its arguments, all of the data.
-        guide: a trained guide: refined, any autoguide, or one of your own.
+        key: a random key, or an integer seed.
+        model: a NumPyro program with continuous latent sites, or a log density (see
+            `model_from_logdensity`).
+        args, kwargs: its arguments, with all of the data.
+        guide: a trained guide: a refined one, an autoguide, or one of your own.
         params: the learned parameters of guide and model, as `SVI.get_params` returns them.
         method: `"ais"` or `"importance"`, which needs a guide.
-        num_draws: independent chains (64 by default) or weighted draws (1,000).
+        num_draws: number of independent chains (64 by default) or weighted draws (1,000).
         num_temperatures, num_leapfrogs, target_acceptance: as for `annealed_importance`.
-        batch_size: draws at once with `"importance"`, all by default.
-        smooth: average Pareto-smoothed weights; see `importance_estimate`.
+        batch_size: number of draws at a time with `"importance"`; all by default.
+        smooth: whether to average Pareto-smoothed weights; see `importance_estimate`.
         mesh: the devices that share the chains or draws; all by default, as for `relbo.fit`.
 
     Returns:
@@ -127,26 +93,25 @@ def log_evidence(
     if method not in DEFAULT_DRAWS:
         raise ValueError(f'method: expected "ais" or "importance", got {method!r}')
     number = DEFAULT_DRAWS[method] if num_draws is None else num_draws
-    arguments, spread = _arguments(args, kwargs, params), spread_over(mesh)
-    key, placed = placed_arrays(spread, (key, arguments))
+    params, spread = params or {}, spread_over(mesh)
+    problem = read(model, args, kwargs, params=params)
+    placed = placed_arrays(spread, (problem, as_key(key), params))
     if method == "ais":
-        refined = None if guide is None else _refined_form(guide, model, arguments)
+        form = None if guide is None else _refined_form(guide, model, problem, params)
         settings = checked_settings(num_temperatures, number, num_leapfrogs, target_acceptance)
-        log_weights = _call(
-            _annealed_log_weights, placed, key, model, refined, settings, spread
-        )
+        log_weights = _call(_annealed_log_weights, *placed, form, settings, spread)
         return importance_estimate(log_weights, estimator=ANNEALED, smooth=smooth)
     if guide is None:
         raise ValueError('guide: method="importance" draws from a guide, got none')
     size = number if batch_size is None else batch_size
-    log_weights = _call(_guide_log_weights, placed, key, model, guide, number, size, spread)
-    valid = _refined_form(guide, model, arguments, dependent=True).bound.valid
+    log_weights = _call(_guide_log_weights, *placed, guide, number, size, spread)
+    valid = _refined_form(guide, model, problem, params, dependent=True).bound.valid
     return importance_estimate(log_weights, valid_bound=valid, smooth=smooth)
 
 
 def bidirectional_evidence(
-    key: PRNGKeyArray,
-    model: Model,
+    key: KeyLike,
+    model: Any,
     args: tuple = (),
     kwargs: dict[str, Any] | None = None,
     *,
@@ -159,27 +124,25 @@ def bidirectional_evidence(
     batch_size: int = 8,
     mesh: Mesh | None = None,
 ) -> Bidirectional:
-    """Encloses the log evidence of data that the model simulates itself.
+    """Bounds the log evidence of data that the model simulates, from both sides.
 
-    Shows how well annealing with the same settings does on data like these; see
-    `bidirectional`. The observed sites are drawn instead of read, in the shapes that the
-    arguments give.
+    It shows how accurate annealing with the same settings is on similar data; see
+    `bidirectional`. The observed sites are drawn, in the shapes that the arguments give.
 
     Args:
         key: a random key.
         model: a NumPyro program with proper priors and without factors.
         args, kwargs: its arguments.
-        params: values of its parameters, if it has such.
+        params: values of its parameters, if it has any.
         num_simulations, num_temperatures, num_chains: as for `bidirectional`.
         num_leapfrogs, target_acceptance, batch_size, mesh: as for `bidirectional`.
 
     Returns:
         A `Bidirectional`.
     """
-    arguments = _arguments(args, kwargs, params)
-    program = Simulated(model, arguments)
+    program = SimulatedData(read(model, args, kwargs, params=params))
     return bidirectional(
-        key,
+        as_key(key),
         program.simulate,
         program,
         StandardNormal(program.template),
@@ -193,15 +156,14 @@ def bidirectional_evidence(
     )
 
 
-class Simulated(eqx.Module):
-    """A program that draws its own data, and its log density given such data."""
+class SimulatedData(eqx.Module):
+    """A program that draws its own data, and its log density given those data."""
 
-    model: Model = eqx.field(static=True)
-    arguments: Arguments
+    problem: Problem
 
     def simulate(self, key: PRNGKeyArray) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Unconstrained latent values, and data."""
-        observed = self._observed
+        """Draws unconstrained latent values and data."""
+        observed = self._observed()
         trace = self._draw(key)
         latent = {
             name: unconstrained_value(trace[name])
@@ -211,10 +173,11 @@ class Simulated(eqx.Module):
         return latent, {name: trace[name]["value"] for name in observed}
 
     def __call__(self, position: dict[str, Array], data: dict[str, Array]) -> Scalar:
-        # Conditioning replaces what the model reads itself.
-        model = handlers.condition(self.model, data=dict(data))
-        call, params = self.arguments.call, self.arguments.params
-        return logdensity(model, call, jr.key(0), position, params)
+        # Conditioning replaces the data that the model reads.
+        model = handlers.condition(self.problem.program.model, data=dict(data))
+        return logdensity(
+            model, self.problem.call, jr.key(0), position, self.problem.data.params
+        )
 
     @property
     def template(self) -> dict[str, Array]:
@@ -222,12 +185,10 @@ class Simulated(eqx.Module):
         shapes = jax.eval_shape(lambda: self.simulate(jr.key(0))[0])
         return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
-    @property
     def _observed(self) -> list[str]:
-        trace = initial_run(_with_params(self.model, self.arguments), self.arguments.call)
-        check_program(trace)
+        trace = initial_run(self._program(), self.problem.call)
         seen = [n for n, s in trace.items() if s["type"] == "sample" and s["is_observed"]]
-        factors = [name for name in seen if isinstance(trace[name]["fn"], Unit)]
+        factors = [name for name in seen if is_factor(trace[name])]
         if factors:
             raise ValueError(
                 f"the model has the factors {factors}, which cannot be simulated: the check "
@@ -236,143 +197,98 @@ class Simulated(eqx.Module):
         return seen
 
     def _draw(self, key: PRNGKeyArray) -> dict[str, Sites]:
-        program = handlers.seed(handlers.uncondition(self.model), key)
+        program = handlers.seed(handlers.uncondition(self._program()), key)
         try:
             with handlers.block():
-                return run(_with_params(program, self.arguments), self.arguments.call)
+                return run(program, self.problem.call)
         except NotImplementedError as error:
             raise ValueError(
                 "the model has a site that cannot be drawn, such as an improper prior: the "
                 "check needs a model that draws its own parameters and data"
             ) from error
 
-
-def check_program(trace: dict[str, Sites]) -> None:
-    """Refuses what has no log density of continuous values and all data."""
-    discrete = discrete_latents(trace)
-    if discrete:
-        raise ValueError(
-            f"the latent sites {discrete} are discrete: sum them out with "
-            "collapsed = relbo.collapse(model)"
-        )
-    if not latent_names(trace):
-        raise ValueError("the model has no latent site: its evidence is its own density")
-    subsampled = [
-        frame.name
-        for site in trace.values()
-        if site["type"] == "sample"
-        for frame in site["cond_indep_stack"]
-        if frame.name in trace and frame.size < trace[frame.name]["args"][0]
-    ]
-    if subsampled:
-        raise ValueError(
-            f"the plate '{subsampled[0]}' is subsampled, and the logarithm of a subsampled "
-            "weight is biased: call the model with all of its data"
-        )
+    def _program(self) -> Any:
+        return handlers.substitute(self.problem.program.model, data=self.problem.data.params)
 
 
-def unconstrained_value(site: Sites) -> Array:
-    return biject_to(site["fn"].support).inv(site["value"])
-
-
-def _arguments(
-    args: tuple, kwargs: dict[str, Any] | None, params: dict[str, PyTree] | None
-) -> Arguments:
-    arguments = Arguments(tuple(args), dict(kwargs or {}), dict(params or {}))
-    is_array = lambda leaf: isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biufc"
-    return jax.tree.map(lambda x: jnp.asarray(x) if is_array(x) else x, arguments)
-
-
-def _call(function: Callable, arguments: Arguments, *rest: Any) -> Float[Array, " draws"]:
-    """Runs with the arguments traced, or as constants where the program needs their values."""
+def _call(function: Callable, problem: Problem, *rest: Any) -> Float[Array, " draws"]:
+    """Calls with the data traced, or as constants if the guide needs their values."""
     try:
-        return function(arguments, *rest)
+        return function(problem, *rest)
     except NEEDS_VALUES:
-        return function(Frozen(arguments), *rest)
-
-
-def _thaw(arguments: Arguments | Frozen) -> Arguments:
-    return arguments.arguments if isinstance(arguments, Frozen) else arguments
+        return function(problem.with_constants(), *rest)
 
 
 @eqx.filter_jit
 def _annealed_log_weights(
-    arguments: Arguments | Frozen,
+    problem: Problem,
     key: PRNGKeyArray,
-    model: Model,
+    params: dict[str, PyTree],
     guide: AbstractRefinedGuide | None,
-    settings: Settings,
+    settings: AnnealingSettings,
     spread: Spread | None,
 ) -> Float[Array, " chains"]:
-    arguments = _thaw(arguments)
-    trace = initial_run(_with_params(model, arguments), arguments.call)
-    check_program(trace)
-    base, unpack = _base(guide, arguments, trace)
-
-    def logdensity_fn(position: PyTree) -> Scalar:
-        return logdensity(model, arguments.call, jr.key(0), unpack(position), arguments.params)
-
-    path = path_between(base, logdensity_fn, whiten=True)
+    base, unpack = _base(guide, problem, params)
+    path = path_between(base, lambda z: problem.logdensity_at(unpack(z)), whiten=True)
     return anneal(key, path, settings, spread=spread).log_weights
 
 
 def _base(
-    guide: AbstractRefinedGuide | None, arguments: Arguments, trace: dict[str, Sites]
+    guide: AbstractRefinedGuide | None, problem: Problem, params: dict[str, PyTree]
 ) -> tuple[AbstractBase, Callable[[PyTree], dict[str, Array]]]:
-    """Where chains start, and the map from its position to unconstrained values by site."""
+    """Returns where chains start, and the map from there to unconstrained values by site."""
     if guide is None:
-        like = {name: unconstrained_value(trace[name]) for name in latent_names(trace)}
+        like = problem.unravel(jnp.zeros(problem.size))
         return StandardNormal(like), lambda position: position
-    with handlers.block(), handlers.substitute(data=arguments.params):
-        start = guide._start(jr.key(0), arguments.call)
-    return start.base, guide._unpack
+    with handlers.block(), handlers.substitute(data=params):
+        start = guide.start(jr.key(0), problem.call)
+    return start.base, guide.unpack
 
 
 @eqx.filter_jit
 def _guide_log_weights(
-    arguments: Arguments | Frozen,
+    problem: Problem,
     key: PRNGKeyArray,
-    model: Model,
+    params: dict[str, PyTree],
     guide: Model,
     num_draws: int,
     batch_size: int,
     spread: Spread | None,
 ) -> Float[Array, " draws"]:
-    arguments = _thaw(arguments)
-    check_program(initial_run(_with_params(model, arguments), arguments.call))
+    model, call = problem.program.model, problem.call
     loss = Trace_ELBO()
 
     def log_weight(key: PRNGKeyArray) -> Scalar:
-        given = arguments.params, model, guide
-        value: Any = loss.loss(key, *given, *arguments.args, **arguments.kwargs)
+        value: Any = loss.loss(key, params, model, guide, *call.args, **call.kwargs)
         return -value
 
     return map_batched(log_weight, jr.split(key, num_draws), batch_size, spread)
-
-
-def _with_params(model: Any, arguments: Arguments) -> Any:
-    return handlers.substitute(model, data=arguments.params)
 
 
 _REFINED_FORMS: WeakKeyDictionary[Any, dict] = WeakKeyDictionary()
 
 
 def _refined_form(
-    guide: Model, model: Model, arguments: Arguments, *, dependent: bool = False
+    guide: Model,
+    model: Model,
+    problem: Problem,
+    params: dict[str, PyTree],
+    *,
+    dependent: bool = False,
 ) -> AbstractRefinedGuide:
-    """A guide with no step inside, which knows the guide's distributions by site.
+    """Returns a guide without steps, which knows the guide's distributions by site.
 
-    Kept for each guide, so that the same one is compiled for once.
+    It is kept for each guide, so that one guide is compiled once.
 
     Args:
         guide: the guide.
         model: its model.
-        arguments: what they are called with.
-        dependent: whether sites that depend on another are let pass; a path cannot start from
-            such.
+        problem: the model with its arguments.
+        params: the parameters of both.
+        dependent: whether sites may depend on one another; a path cannot start from those.
     """
     if isinstance(guide, AbstractRefinedGuide):
-        guide._check_ready()
+        guide.check_ready()
         return guide
     forms = _REFINED_FORMS.setdefault(guide, {})
     if dependent not in forms:
@@ -380,9 +296,9 @@ def _refined_form(
             form = AutoRefined(model, base=guide, num_steps=0)
         else:
             space = "unconstrained" if dependent else "whitened"
-            form = refine(guide, model, num_steps=0, anneal=False, space=space)
-        with handlers.block(), handlers.seed(rng_seed=0):
-            with handlers.substitute(data=arguments.params):
-                form._setup_prototype(*arguments.args, **arguments.kwargs)
+            form = refine(guide, model, refinement=Refinement(num_steps=0, space=space))
+        call = problem.call
+        with handlers.block(), handlers.seed(rng_seed=0), handlers.substitute(data=params):
+            form._setup_prototype(*call.args, **call.kwargs)
         forms[dependent] = form
     return forms[dependent]

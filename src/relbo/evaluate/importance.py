@@ -14,17 +14,20 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray, Scalar
 
-from relbo._mesh import Spread, placed_arrays, spread_over
+from relbo._devices import Spread, placed_arrays, spread_over
+from relbo.core.checks import check_integer
+from relbo.core.random import KeyLike, as_key
+from relbo.core.weights import log_mean_exp
 from relbo.evaluate.record import Evaluation
 
 MIN_SPREAD = 1e-5
-"""Log weights that differ by less are one number, rounded."""
+"""Log weights that differ by less are equal up to rounding."""
 MIN_DRAWS = 25
-"""With fewer there are not five in the tail, and its shape cannot be told."""
+"""With fewer draws the tail has fewer than five, and its shape cannot be estimated."""
 
 
 class LogMean(NamedTuple):
-    """The logarithm of a mean of weights."""
+    """The logarithm of a mean weight, its standard error and the effective sample size."""
 
     value: Float[Array, "..."]
     stderr: Float[Array, "..."]
@@ -32,48 +35,47 @@ class LogMean(NamedTuple):
 
 
 def log_mean(log_weights: Float[Array, "... draws"]) -> LogMean:
-    r"""The logarithm of the mean weight along the last axis, with its error.
+    r"""Computes the logarithm of the mean weight along the last axis, with its error.
 
     With normalised weights $\bar w$ of n draws,
 
     $$\text{ess} = \frac{1}{\sum_i \bar w_i^2}, \qquad
       \text{stderr}^2 = \frac{n}{n - 1} \left( \frac{1}{\text{ess}} - \frac1n \right),$$
 
-    the second by the delta method. A weight that is no number counts as zero, which keeps the
-    estimate a lower bound.
+    the second by the delta method. A NaN weight counts as zero, which keeps the estimate a
+    lower bound.
 
     Args:
         log_weights: log weights of independent draws.
 
     Returns:
-        A `LogMean`; where no weight is positive, minus infinity with an infinite error.
+        A `LogMean`; if no weight is positive, minus infinity with an infinite error.
     """
     number = log_weights.shape[-1]
     log_weights = jnp.where(jnp.isnan(log_weights), -jnp.inf, log_weights)
-    total = jax.nn.logsumexp(log_weights, axis=-1)
-    some = jnp.isfinite(total)
-    shares = jnp.exp(log_weights - jnp.where(some, total, 0.0)[..., None])
+    value = log_mean_exp(log_weights)
+    is_finite = jnp.isfinite(value)
+    shares = jnp.exp(log_weights - jnp.where(is_finite, value, 0.0)[..., None]) / number
     squares = jnp.sum(jnp.square(shares), axis=-1)
-    # About the mean share: the difference of 1 / ess and 1 / n would lose its digits.
+    # Around the mean share: the difference of 1 / ess and 1 / n would lose its digits.
     variance = jnp.sum(jnp.square(shares - 1.0 / number), axis=-1) * number / max(number - 1, 1)
-    stderr = jnp.where(some & (number > 1), jnp.sqrt(variance), jnp.inf)
-    ess = jnp.where(some, 1.0 / jnp.where(some, squares, 1.0), 0.0)
-    return LogMean(total - jnp.log(number), stderr, ess)
+    stderr = jnp.where(is_finite & (number > 1), jnp.sqrt(variance), jnp.inf)
+    ess = jnp.where(is_finite, 1.0 / jnp.where(is_finite, squares, 1.0), 0.0)
+    return LogMean(value, stderr, ess)
 
 
 def pareto_smoothed(
     log_weights: np.ndarray | Array,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Pareto-smoothed importance weights, by ArviZ.
+    """Computes Pareto-smoothed importance weights, by ArviZ.
 
     Args:
-        log_weights: log weights, the draws along the last axis.
+        log_weights: log weights, with the draws along the last axis.
 
     Returns:
-        The smoothed log weights, normalised over the draws, and the shape k of their tail (one
-        a row). Where the largest weights are all the same there is no tail, and k is zero;
-        where it cannot be told, as from fewer than 25 draws, the weights stay as they are and
-        k is infinite.
+        The smoothed log weights, normalised over the draws, and the tail shape k, one per row.
+        If the largest weights are all equal, k is zero. If k cannot be estimated, for example
+        from fewer than 25 draws, the weights are not smoothed and k is infinite.
     """
     rows = np.asarray(log_weights, np.float64)
     rows = np.where(np.isnan(rows), -np.inf, rows)
@@ -88,7 +90,7 @@ def pareto_smoothed(
 def _smooth_row(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
     if not np.isfinite(np.max(log_weights)):
         return np.full_like(log_weights, -np.log(log_weights.size)), np.inf
-    # The versions of ArviZ differ in what they make of these two: decided here for all.
+    # ArviZ versions differ in these two cases, so they are handled here.
     plain = log_weights - np.logaddexp.reduce(log_weights)
     if np.ptp(_tail(log_weights)) < MIN_SPREAD:
         return plain, 0.0
@@ -99,14 +101,14 @@ def _smooth_row(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 def _tail(log_weights: np.ndarray) -> np.ndarray:
-    """The largest weights, as many as Pareto smoothing looks at, and the next one."""
+    """Returns the largest weights that Pareto smoothing uses, and the next one."""
     number = log_weights.size
     length = math.ceil(min(number / 5, 3 * math.sqrt(number)))
     return np.sort(log_weights)[-length - 1 :]
 
 
 def _floored(log_weights: np.ndarray) -> np.ndarray:
-    """Without weights of exactly zero, whose logarithm ArviZ would subtract from itself."""
+    """Raises weights of zero to a tiny number; ArviZ would subtract infinities."""
     top = np.max(log_weights)
     if not np.isfinite(top):
         return log_weights
@@ -114,15 +116,15 @@ def _floored(log_weights: np.ndarray) -> np.ndarray:
 
 
 def _psislw(log_weights: np.ndarray) -> tuple[Any, Any]:
-    """ArviZ's smoothing, in the version that is installed.
+    """Calls the smoothing of the installed version of ArviZ.
 
-    ArviZ 0.x has it in its own name and takes log weights. ArviZ 1.x keeps it in
-    `arviz_stats` and takes their negative (a log likelihood that is left out).
+    ArviZ 0.x has `arviz.psislw`, which takes log weights. ArviZ 1.x has it in `arviz_stats`,
+    where it takes their negative (the log likelihood of a point that is left out).
     """
     with warnings.catch_warnings():
-        # ArviZ 0.23 announces its successor each time it is imported.
+        # ArviZ 0.23 announces its successor at each import.
         warnings.simplefilter("ignore")
-        # Here and not above: the import takes seconds.
+        # Imported here, because it takes seconds.
         import arviz
 
         if hasattr(arviz, "psislw"):
@@ -141,16 +143,18 @@ def importance_estimate(
     valid_bound: bool | None = True,
     smooth: bool = False,
 ) -> Evaluation:
-    r"""The log marginal likelihood from log weights: $\log \frac1n \sum_i w_i$.
+    r"""Estimates the log marginal likelihood from log weights: $\log \frac1n \sum_i w_i$.
 
-    Its expectation is a lower bound when each weight has the marginal likelihood for its own.
+    Its expectation is a lower bound if the expectation of each weight is the marginal
+    likelihood.
 
     Args:
         log_weights: log p(x, z) - log q(z) of independent draws.
-        estimator: what a report calls it.
-        valid_bound: whether the weights are those of a valid account.
-        smooth: average Pareto-smoothed weights instead: less variance, some bias, and no bound
-            any more.
+        estimator: the name of the estimator in reports.
+        valid_bound: whether the weights come from a valid account.
+        smooth: average Pareto-smoothed weights instead, which has less variance and some bias,
+        and
+            is not a bound.
 
     Returns:
         An `Evaluation`.
@@ -160,7 +164,7 @@ def importance_estimate(
         >>> importance_estimate(jnp.full(100, -3.0)).value
         -3.0
     """
-    # Of a few hundred numbers only; in double so that weights of size e^300 keep their digits.
+    # In double precision, so that weights of size e^300 keep their digits.
     values = np.asarray(log_weights, np.float64)
     if values.ndim != 1 or values.size < 2:
         raise ValueError(
@@ -169,7 +173,7 @@ def importance_estimate(
     smoothed, k = pareto_smoothed(values)
     if smooth:
         valid_bound, estimator = None, f"Pareto-smoothed {estimator}"
-        # Only the tail is smoothed, so that the middle weight tells what was divided out.
+        # Only the tail is smoothed, so the median weight gives the normalising constant.
         middle = np.argsort(values)[values.size // 2]
         values = smoothed + _floored(values)[middle] - smoothed[middle]
     mean = log_mean(jnp.asarray(values - _top(values)))
@@ -190,7 +194,7 @@ def _top(values: np.ndarray) -> float:
 
 
 def importance_weighting(
-    key: PRNGKeyArray,
+    key: KeyLike,
     source: Callable[[PRNGKeyArray], tuple[Any, Scalar]],
     *,
     num_draws: int = 1_000,
@@ -200,19 +204,19 @@ def importance_weighting(
     smooth: bool = False,
     mesh: Mesh | None = None,
 ) -> Evaluation:
-    """The log marginal likelihood from anything that draws and weighs.
+    """Estimates the log marginal likelihood from a function that returns weighted draws.
 
     Args:
-        key: a random key.
-        source: from a key to a draw and its log weight, log p(x, z) - log q(z). An
-            `equinox.Module` (or `equinox.Partial`) hands its arrays in as arguments, so that
-            another one of the same shapes compiles nothing.
-        num_draws: how many.
-        batch_size: how many at once, all by default.
-        estimator: what a report calls it.
-        valid_bound: whether the weights are those of a valid account.
+        key: a random key or an integer seed.
+        source: a function from a key to a draw and its log weight, log p(x, z) - log q(z). The
+            arrays of an `equinox.Module` (or `equinox.Partial`) are passed as arguments, so
+            that another one of the same shapes is not compiled again.
+        num_draws: number of draws.
+        batch_size: number of draws at a time; by default all.
+        estimator: the name of the estimator in reports.
+        valid_bound: whether the weights come from a valid account.
         smooth: average Pareto-smoothed weights; see `importance_estimate`.
-        mesh: the devices that share the draws; all by default, as for `relbo.fit`.
+        mesh: the devices that share the draws; by default all, as in `relbo.fit`.
 
     Returns:
         An `Evaluation`.
@@ -225,11 +229,10 @@ def importance_weighting(
         ...     return z, -jnp.sum(z**2) - log_q
         >>> estimate = importance_weighting(jr.key(0), source)
     """
-    if num_draws < 2:
-        raise ValueError(f"num_draws: expected at least 2, got {num_draws}")
+    check_integer("num_draws", num_draws, 2)
     spread = spread_over(mesh)
-    key, source = placed_arrays(spread, (key, source))
-    log_weights = _weigh(key, source, num_draws, batch_size or num_draws, spread)
+    typed_key, source = placed_arrays(spread, (as_key(key), source))
+    log_weights = _weigh(typed_key, source, num_draws, batch_size or num_draws, spread)
     return importance_estimate(
         log_weights, estimator=estimator, valid_bound=valid_bound, smooth=smooth
     )
@@ -250,15 +253,15 @@ def _weigh(
 def map_batched(
     function: Callable, inputs: Any, batch_size: int, spread: Spread | None = None
 ) -> Any:
-    """`jax.vmap` in batches, one after the other, so that memory stays bounded.
+    """Applies `jax.vmap` in batches, one after the other, to bound memory.
 
-    `jax.lax.map` compiles the last, smaller batch apart; this one fills it up instead.
+    `jax.lax.map` compiles the last, smaller batch separately; this function pads it instead.
 
     Args:
-        function: of one input.
-        inputs: along the leading axis.
-        batch_size: how many at once.
-        spread: devices that share each batch, which is made so large that all have as much.
+        function: a function of one input.
+        inputs: the inputs, along the leading axis.
+        batch_size: number of inputs at a time.
+        spread: devices that share each batch, which is enlarged to a multiple of their number.
     """
     number = jax.tree.leaves(inputs)[0].shape[0]
     batch_size = min(batch_size, number)

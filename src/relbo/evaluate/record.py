@@ -1,4 +1,4 @@
-"""What an evaluation returns, and the alarm for bounds that are none."""
+"""Results of evaluations, and a warning for invalid bounds."""
 
 import math
 import warnings
@@ -8,43 +8,44 @@ import numpy as np
 
 
 class Evaluation(NamedTuple):
-    """One estimate, and what one must know to read it."""
+    """An estimate with its error and diagnostics."""
 
     value: float
     stderr: float | None
-    """The Monte Carlo error of `value`; of a mean over data points, the error over them."""
+    """The Monte Carlo error of `value`; for a mean over data points, the standard error over
+    points."""
     estimator: str
     valid_bound: bool | None
-    """Whether the expected value is a lower bound; `None` where that depends or is open."""
+    """Whether the expected value is a lower bound; `None` if that depends or is unknown."""
     num_draws: int
-    """Weighted draws; of a mean over data points, those of each point."""
+    """Number of weighted draws; for a mean over data points, per point."""
     ess: float | None = None
-    """The effective number of draws; of a mean over data points, the smallest."""
+    """The effective sample size; for a mean over data points, the smallest."""
     pareto_k: float | None = None
-    """The tail of the weights: above 0.7 the error is not to be believed. Of a mean over data
+    """The tail index of the weights; above 0.7 the error is unreliable. For a mean over data
     points, the largest."""
 
 
 class PointwiseEvaluation(NamedTuple):
-    """One estimate for each data point."""
+    """An estimate for each data point."""
 
     values: np.ndarray
     stderrs: np.ndarray
     estimator: str
     valid_bound: bool | None
     num_draws: int
-    """Weighted draws of each point."""
+    """Number of weighted draws of each point."""
     ess: np.ndarray
     pareto_k: np.ndarray | None = None
 
     def mean(self) -> Evaluation:
-        """The mean over data points, with its error over them.
+        """Returns the mean over data points with its standard error.
 
-        The spread over points holds the Monte Carlo error of each point already.
+        The spread over points includes the Monte Carlo error of each point.
         """
         return Evaluation(
             float(np.mean(self.values, dtype=np.float64)),
-            _error_of_mean(self.values),
+            _standard_error(self.values),
             self.estimator,
             self.valid_bound,
             self.num_draws,
@@ -54,7 +55,7 @@ class PointwiseEvaluation(NamedTuple):
 
 
 class BoundWarning(UserWarning):
-    """A number that was reported as a lower bound lies above the estimate of what it bounds."""
+    """A reported lower bound exceeds an estimate of the quantity that it bounds."""
 
 
 def check_bound(
@@ -64,22 +65,20 @@ def check_bound(
     name: str = "the bound",
     num_errors: float = 4.0,
 ) -> bool:
-    """Warns when a lower bound exceeds an annealed estimate by more than Monte Carlo error.
+    """Warns if a lower bound exceeds an annealed estimate by more than the Monte Carlo error.
 
-    The estimate is itself a lower bound in expectation, so that either of the two may be to
-    blame: the annealing has not converged, or the bound is not one.
+    The estimate is itself a lower bound in expectation, so there are two possible causes: the
+    annealing has not converged, or the bound is invalid.
 
     Args:
-        bound: what is reported as a lower bound. A surrogate (`valid_bound` false) is not, and
-            passes.
-        reference: the estimate, as from `annealed_importance`. Of two evaluations by data
-            point the differences are taken point by point, which cancels the spread of the
-            data.
-        name: what the message calls the bound.
-        num_errors: how many combined standard errors are put down to Monte Carlo.
+        bound: the reported lower bound. A surrogate (`valid_bound` false) always passes.
+        reference: the estimate, for example from `annealed_importance`. Two pointwise
+            evaluations are compared point by point, which cancels the spread of the data.
+        name: the name of the bound in the message.
+        num_errors: tolerance in combined standard errors.
 
     Returns:
-        Whether the bound holds, as far as one can tell.
+        Whether the bound is consistent with the estimate.
 
     Example:
         >>> estimate = Evaluation(-10.0, 0.1, "annealed importance sampling", True, 64)
@@ -89,13 +88,13 @@ def check_bound(
     if bound.valid_bound is False:
         return True
     excess, error = _excess(bound, reference)
-    # A difference that is no number is no evidence that the bound holds.
+    # Written so that NaN fails.
     if excess <= num_errors * error:
         return True
     warnings.warn(
         f"{name} ({bound.estimator}) exceeds the estimate by {reference.estimator} by "
         f"{excess:.3f} nats, with a standard error of {error:.3f}: either the annealing has "
-        "not converged (try more temperatures or chains), or the bound is not one",
+        "not converged (try more temperatures or chains), or the bound is not valid",
         BoundWarning,
         stacklevel=2,
     )
@@ -105,7 +104,7 @@ def check_bound(
 def _excess(
     bound: Evaluation | PointwiseEvaluation, reference: Evaluation | PointwiseEvaluation
 ) -> tuple[float, float]:
-    """How far the bound lies above the reference, and the standard error of that."""
+    """Returns the bound minus the reference, and the standard error of the difference."""
     if isinstance(bound, PointwiseEvaluation) and isinstance(reference, PointwiseEvaluation):
         if bound.values.shape != reference.values.shape:
             raise ValueError(
@@ -113,9 +112,9 @@ def _excess(
                 f"{bound.values.shape} and {reference.values.shape}"
             )
         difference = bound.values - reference.values
-        within = math.hypot(*(_within_error(e) for e in (bound, reference)))
-        # The spread over few points may be small by chance.
-        error = max(within, _error_of_mean(difference) or 0.0)
+        monte_carlo = math.hypot(*(_monte_carlo_error(e) for e in (bound, reference)))
+        # The spread over a few points may be small by chance.
+        error = max(monte_carlo, _standard_error(difference) or 0.0)
         return float(np.mean(difference, dtype=np.float64)), error
     ours, theirs = (
         e.mean() if isinstance(e, PointwiseEvaluation) else e for e in (bound, reference)
@@ -123,13 +122,13 @@ def _excess(
     return ours.value - theirs.value, math.hypot(ours.stderr or 0.0, theirs.stderr or 0.0)
 
 
-def _within_error(evaluation: PointwiseEvaluation) -> float:
-    """The Monte Carlo error of the mean over given data points."""
+def _monte_carlo_error(evaluation: PointwiseEvaluation) -> float:
+    """Returns the Monte Carlo error of the mean over fixed data points."""
     squares = np.square(evaluation.stderrs, dtype=np.float64)
     return float(np.sqrt(np.sum(squares)) / evaluation.stderrs.size)
 
 
-def _error_of_mean(values: np.ndarray) -> float | None:
+def _standard_error(values: np.ndarray) -> float | None:
     if values.size < 2:
         return None
     return float(np.std(values, ddof=1, dtype=np.float64) / math.sqrt(values.size))

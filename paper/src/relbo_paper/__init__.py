@@ -1,0 +1,1 @@
+"""The paper *Variationally Inferred Sampling Through a Refined Bound*, run with relbo."""

@@ -1,0 +1,211 @@
+"""Reads data files as keyword arguments of a model."""
+
+import csv
+import difflib
+import inspect
+import json
+import math
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from relbo.commands import InputError
+
+Values = dict[str, Any]
+"""Arrays and scalars by name."""
+
+
+def read_data(path: Path) -> Values:
+    """Reads a JSON object, the arrays of an npz file or the columns of a csv file by name."""
+    reader = _READERS.get(path.suffix.lower())
+    if reader is None:
+        raise InputError(f"{path}: expected a .json, .npz or .csv file")
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    try:
+        values = reader(path)
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not a text file in UTF-8") from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
+    for name, value in values.items():
+        _refuse_missing(path, name, value)
+    return values
+
+
+def match_arguments(model: Callable[..., Any], values: Mapping[str, Any], source: str) -> None:
+    """Checks that the data are the arguments of a model.
+
+    Args:
+        model: the model.
+        values: the data by name.
+        source: where the data come from, for the message.
+
+    Raises:
+        InputError: if an argument is missing or unknown.
+    """
+    parameters = list(inspect.signature(model).parameters.values())
+    takes = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    needs = [p.name for p in parameters if p.name in takes and p.default is p.empty]
+    nameless = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY]
+    if nameless:
+        raise InputError(f"the model takes {_listed(nameless)} by position only: name it")
+    missing = [name for name in needs if name not in values]
+    if missing:
+        has = f"it has {_listed(list(values))}" if values else "it has nothing"
+        raise InputError(f"{source}: no {_listed(missing)}, which the model requires; {has}")
+    unknown = [name for name in values if name not in takes]
+    if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        raise InputError(
+            f"{source}: the model does not take {_listed(unknown)}; it takes "
+            f"{_listed(takes) or 'nothing'}{_guess(unknown[0], takes)}"
+        )
+
+
+def describe_shapes(values: Mapping[str, Any]) -> str:
+    """Describes the data by their shapes, such as `y (8,), sigma (8,)`."""
+    return ", ".join(f"{name} {np.shape(value)}" for name, value in values.items())
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)
+
+
+def _guess(name: str, names: list[str]) -> str:
+    close = difflib.get_close_matches(name, names, n=1)
+    return f" (did you mean '{close[0]}'?)" if close else ""
+
+
+def _read_json(path: Path) -> Values:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}, line {error.lineno}: not JSON ({error.msg})") from error
+    if not isinstance(content, dict):
+        raise InputError(
+            f'{path}: expected a JSON object such as {{"y": [1.5, 2.0]}}, '
+            f"got {'a list' if isinstance(content, list) else 'a single value'}"
+        )
+    return {name: _from_json(path, name, value) for name, value in content.items()}
+
+
+def _from_json(path: Path, name: str, value: Any) -> Any:
+    if isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, dict):
+        raise InputError(f"{path}: '{name}' is an object; expected a number or a list")
+    if value is None or _holds_null(value):
+        raise InputError(f"{path}: '{name}' has a null in it; leave missing values out")
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise InputError(f"{path}: the lists in '{name}' have different lengths") from error
+    return _numbers(path, name, array)
+
+
+def _holds_null(value: Any) -> bool:
+    return value is None or (isinstance(value, list) and any(map(_holds_null, value)))
+
+
+def _read_npz(path: Path) -> Values:
+    try:
+        content = np.load(path, allow_pickle=False)
+        if isinstance(content, np.ndarray):
+            raise InputError(f"{path}: holds one array without a name; save it with np.savez")
+        with content as file:
+            arrays = dict(file)
+    except (ValueError, zipfile.BadZipFile, EOFError) as error:
+        raise InputError(f"{path}: not an npz file of plain arrays") from error
+    return {name: _numbers(path, name, array) for name, array in arrays.items()}
+
+
+def _numbers(path: Path, name: str, array: np.ndarray) -> Any:
+    if array.dtype.kind not in "biuf":
+        raise InputError(f"{path}: '{name}' has values that are not numbers")
+    return array.item() if array.ndim == 0 else array
+
+
+def _read_csv(path: Path) -> Values:
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.reader(file, strict=True)
+        try:
+            # Keeps line numbers for messages; a cell may span several lines.
+            rows = [(reader.line_num, row) for row in reader if any(map(str.strip, row))]
+        except csv.Error as error:
+            raise InputError(f"{path}, line {reader.line_num}: not csv ({error})") from error
+    if not rows:
+        raise InputError(f"{path}: is empty")
+    names = _header(path, rows[0][1])
+    if len(rows) == 1:
+        raise InputError(f"{path}: has a header and no rows")
+    for line, row in rows[1:]:
+        if len(row) != len(names):
+            raise InputError(
+                f"{path}, line {line}: {len(row)} values under {len(names)} column names"
+            )
+    return {
+        name: _column(path, name, [(line, row[k].strip()) for line, row in rows[1:]])
+        for k, name in enumerate(names)
+    }
+
+
+def _header(path: Path, cells: list[str]) -> list[str]:
+    names = [cell.strip() for cell in cells]
+    if all(_number(name) is not None for name in names):
+        raise InputError(f"{path}: the first line must name the columns")
+    if len(names) == 1 and (";" in names[0] or "\t" in names[0]):
+        raise InputError(f"{path}: the columns must be separated by commas")
+    repeated = {name for name in names if names.count(name) > 1}
+    if "" in names or repeated:
+        problem = f"'{repeated.pop()}' occurs twice" if repeated - {""} else "one has no name"
+        raise InputError(f"{path}: every column needs a unique name ({problem})")
+    return names
+
+
+def _column(path: Path, name: str, cells: list[tuple[int, str]]) -> np.ndarray:
+    """Returns integers if all cells are integers, so that they can be indices."""
+    values = []
+    for line, cell in cells:
+        number = _number(cell)
+        if cell == "" or (number is None and cell.upper() == "NA"):
+            raise InputError(
+                f"{path}, line {line}: '{name}' is missing; leave out incomplete rows"
+            )
+        if number is None:
+            raise InputError(
+                f"{path}, line {line}: '{name}' is {cell!r}, which is not a number"
+            )
+        values.append(number)
+    are_whole = all(isinstance(v, int) and abs(v) < 2**63 for v in values)
+    return np.asarray(values, int if are_whole else float)
+
+
+def _number(cell: str) -> int | float | None:
+    for kind in (int, float):
+        try:
+            return kind(cell)
+        except ValueError:
+            continue
+    return None
+
+
+def _refuse_missing(path: Path, name: str, value: Any) -> None:
+    if isinstance(value, float) and math.isnan(value):
+        raise InputError(f"{path}: '{name}' is NaN")
+    if isinstance(value, np.ndarray) and value.dtype.kind == "f" and np.isnan(value).any():
+        first = tuple(int(k) for k in np.argwhere(np.isnan(value))[0])
+        at = first[0] if len(first) == 1 else first
+        raise InputError(
+            f"{path}: '{name}' has {int(np.isnan(value).sum())} NaN in it, the first at "
+            f"index {at}; leave missing values out"
+        )
+
+
+_READERS: dict[str, Callable[[Path], Values]] = {
+    ".json": _read_json,
+    ".npz": _read_npz,
+    ".csv": _read_csv,
+}

@@ -1,0 +1,32 @@
+"""Checks of arguments, with messages that name the argument."""
+
+import operator
+from typing import Any
+
+
+def check_integer(name: str, value: Any, least: int) -> None:
+    """Raises `ValueError` unless `value` is an integer of at least `least`."""
+    try:
+        is_valid = not isinstance(value, bool) and operator.index(value) >= least
+    except TypeError:
+        is_valid = False
+    if not is_valid:
+        raise ValueError(f"{name}: expected an integer of {least} or more, got {value!r}")
+
+
+def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    """Raises `ValueError` unless `value` is one of `choices`."""
+    if value not in choices:
+        raise ValueError(f"{name}: expected one of {choices}, got {value!r}")
+
+
+def check_instance(name: str, value: Any, kind: type, example: str) -> None:
+    """Raises `ValueError` unless `value` is an instance of `kind`."""
+    if not isinstance(value, kind):
+        raise ValueError(f"{name}: expected an instance such as {example}, got {value!r}")
+
+
+def check_positive(name: str, value: Any) -> None:
+    """Raises `ValueError` unless `value` is `None` or a positive number."""
+    if value is not None and not value > 0:
+        raise ValueError(f"{name}: expected a positive number or None, got {value!r}")

@@ -1,0 +1,234 @@
+"""AutoRefined: NumPyro's autoguides with a sampler inside."""
+
+import copy
+from typing import Any
+
+import jax
+import jax.random as jr
+from jaxtyping import Array, PRNGKeyArray, PyTree
+from numpyro import handlers
+from numpyro.infer.autoguide import (
+    AutoContinuous,
+    AutoDAIS,
+    AutoDiagonalNormal,
+    AutoGuide,
+    AutoGuideList,
+    AutoNormal,
+    AutoSemiDAIS,
+)
+from numpyro.infer.initialization import init_to_uniform
+
+from relbo.core.bases import AbstractNormal
+from relbo.core.kernels import AbstractKernel
+from relbo.core.refinement import Refinement
+from relbo.guides.bases import base_of, unconstrained
+from relbo.guides.refined_guide import AbstractRefinedGuide
+from relbo.guides.shorthand import check_options, chosen_refinement
+from relbo.problem.call import Call
+from relbo.problem.logdensity import LogDensityModel
+from relbo.problem.numpyro import draw_key
+from relbo.problem.refusals import (
+    refuse_ambiguous_plates,
+    refuse_discrete,
+    refuse_dynamic_supports,
+    refuse_without_latents,
+)
+from relbo.problem.traces import (
+    Model,
+    Sites,
+    has_local_sites,
+    initial_run,
+    latent_names,
+    run,
+    subsampling,
+)
+
+
+class AutoRefined(AbstractRefinedGuide):
+    """An autoguide with T steps of a sampler inside.
+
+    By default it takes annealed underdamped steps with the reverse-kernel account, in the
+    whitened coordinates of a mean-field normal, T = 8, with a step size for each coordinate and
+    step: a valid bound that contains NumPyro's AutoDAIS as a special case.
+
+    Args:
+        model: a NumPyro program.
+        base: the guide to refine: a class or an instance of NumPyro's continuous autoguides
+            (AutoNormal, AutoDiagonalNormal, AutoMultivariateNormal,
+            AutoLowRankMultivariateNormal, AutoIAFNormal, AutoBNAFNormal, AutoDelta,
+            AutoGuideList). By default a mean-field normal: AutoDiagonalNormal, which is one
+            vector and fast, or AutoNormal where the model has local latent values in a plate
+            that is subsampled or where `create_plates` is given.
+        refinement: the sampler and its account, a `Refinement`; by default `Refinement()`. Its
+            default kernel gets a step size for each coordinate and step (for each step only
+            where a plate with local latent values is subsampled).
+        kernel, num_steps: shorthand for `refinement=Refinement(kernel, num_steps=num_steps)`.
+        prefix: prefix of the names of all parameters.
+        init_loc_fn: where the base starts, as in NumPyro's autoguides.
+        **base_options: options of the base's constructor, such as `init_scale`.
+
+    With `Refinement(forward_mode_differentiation=True)`, for models with a `while_loop`, train
+    with `svi.update(..., forward_mode_differentiation=True)`.
+
+    It can be pickled where its base can; AutoIAFNormal, AutoLaplaceApproximation and guides of
+    a blocked model (`handlers.block`) cannot, because of NumPyro.
+
+    The sampler's parameters are ordinary `numpyro.param` sites: `auto_step_size_latent` (or one
+    for each site of the base), `auto_damping`, `auto_temperature_increments` and so on.
+
+    Example:
+        >>> import numpyro, numpyro.distributions as dist
+        >>> def model():
+        ...     numpyro.sample("x", dist.Normal(0, 1))
+        >>> guide = AutoRefined(model)
+        >>> richer = AutoRefined(model, refinement=Refinement(num_steps=16, remat=True))
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        base: type[AutoGuide] | AutoGuide | None = None,
+        refinement: Refinement | None = None,
+        kernel: AbstractKernel | None = None,
+        num_steps: int | None = None,
+        prefix: str = "auto",
+        init_loc_fn: Any = None,
+        **base_options: Any,
+    ):
+        check_options(base_options)
+        refinement = chosen_refinement(refinement, kernel, num_steps)
+        if init_loc_fn is None:
+            is_density = isinstance(model, LogDensityModel)
+            init_loc_fn = model.init_loc_fn if is_density else init_to_uniform
+        self._base_if_local = None
+        if base is None and "create_plates" in base_options:
+            base = AutoNormal
+        if base is None:
+            base = AutoDiagonalNormal
+            self._base_if_local = AutoNormal(
+                model, prefix=prefix, init_loc_fn=init_loc_fn, **base_options
+            )
+        self.base = _make_base(base, model, prefix, init_loc_fn, base_options)
+        if refinement.forward_mode_differentiation:
+            for guide in filter(None, (self.base, self._base_if_local)):
+                guide._forward_mode_differentiation = True
+        super().__init__(model, prefix=prefix, init_loc_fn=init_loc_fn)
+        self._has_density = not _has_points(self.base)
+        self.refinement = refinement if self._has_density else refinement.without_default_path()
+
+    def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
+        call = Call(args, kwargs)
+        runs = [initial_run(self.model, call, seed) for seed in (0, 1)]
+        refuse_discrete(runs[0])
+        refuse_without_latents(runs[0])
+        refuse_dynamic_supports(*runs)
+        refuse_ambiguous_plates(runs[0])
+        is_local = has_local_sites(runs[0])
+        self._subsampling = subsampling(*runs)
+        if self._base_if_local is not None and is_local:
+            self.base = self._base_if_local
+        try:
+            with handlers.block():
+                handlers.seed(self.base, draw_key())(*args, **kwargs)
+        except ValueError as error:
+            if "local latent variables" not in str(error):
+                raise
+            raise ValueError(
+                f"base: {type(self.base).__name__} is a density of one vector with all latent "
+                "values, and the model has local ones in a plate that is subsampled: use "
+                "base=AutoNormal, or relbo.refine with a guide of your own"
+            ) from error
+        self.prototype_trace = self.base.prototype_trace
+        if not is_local:
+            self._size_kernel(call)
+
+    def _size_kernel(self, call: Call) -> None:
+        """Gives the default kernel a step size for each coordinate of the base."""
+        if not self.refinement.kernel_is_default:
+            return
+        with handlers.block():
+            base = base_of(self.distributions(self.run_base(jr.key(0), call)))
+        position = base.centre
+        if self.refinement.space == "whitened" and isinstance(base, AbstractNormal):
+            position = base.noise
+        # The arrays outlive this call, which may be the first one of a function under `jit`.
+        with jax.ensure_compile_time_eval():
+            self.refinement = self.refinement.with_step_sizes_like(position)
+
+    def run_base(self, key: PRNGKeyArray, call: Call) -> dict[str, Sites]:
+        return run(handlers.seed(self.base, key), call)
+
+    def _latent(self, part: AutoContinuous) -> str:
+        """Returns the name of a guide's latent vector in the kernel's position."""
+        return "latent" if part.prefix == self.prefix else f"{part.prefix}_latent"
+
+    def at_full_size(self) -> "AutoRefined":
+        full = copy.copy(self)
+        full.base = copy.copy(self.base)
+        sizes = self.base._prototype_frame_full_sizes
+        full.base._prototype_frames = {
+            name: frame._replace(size=sizes[name])
+            for name, frame in self.base._prototype_frames.items()
+        }
+        return full
+
+    def distributions(self, trace: dict[str, Sites]) -> dict[str, Any]:
+        distributions, packed = {}, set()
+        for part in _parts(self.base):
+            if isinstance(part, AutoContinuous):
+                distributions[self._latent(part)] = trace[f"_{part.prefix}_latent"]["fn"]
+                packed |= set(part._init_locs)
+        for name in latent_names(self.prototype):
+            if name not in packed:
+                distributions[name] = unconstrained(trace[name]["fn"], self.prototype[name])
+        return distributions
+
+    def unpack(self, position: PyTree) -> dict[str, Array]:
+        values = dict(position)
+        for part in _parts(self.base):
+            if isinstance(part, AutoContinuous) and self._latent(part) in values:
+                values.update(part._unpack_latent(values.pop(self._latent(part))))
+        return values
+
+
+def _parts(guide: AutoGuide) -> list[AutoGuide]:
+    if isinstance(guide, AutoGuideList):
+        return [part for inner in guide for part in _parts(inner)]
+    return [guide]
+
+
+def _has_points(guide: AutoGuide) -> bool:
+    return any(
+        not isinstance(part, AutoContinuous | AutoNormal)
+        or type(part).__name__ == "AutoLaplaceApproximation"
+        for part in _parts(guide)
+    )
+
+
+def _make_base(
+    base: type[AutoGuide] | AutoGuide,
+    model: Model,
+    prefix: str,
+    init_loc_fn: Any,
+    options: dict[str, Any],
+) -> AutoGuide:
+    kind = base if isinstance(base, type) else type(base)
+    if not issubclass(kind, AutoGuide):
+        raise ValueError(
+            f"base: expected a class or an instance of NumPyro's autoguides, got {base!r}; for "
+            "a guide of your own use relbo.refine(guide, model)"
+        )
+    if issubclass(kind, AutoDAIS | AutoSemiDAIS | AbstractRefinedGuide):
+        raise ValueError(
+            f"base: {kind.__name__} already has a sampler inside: use the guide that it starts "
+            "from, such as AutoNormal, and more steps"
+        )
+    if isinstance(base, type):
+        return base(model, prefix=prefix, init_loc_fn=init_loc_fn, **options)
+    if options:
+        raise ValueError(
+            f"{sorted(options)}: base is an instance, so its options belong to its own "
+            "constructor"
+        )
+    return base

@@ -1,0 +1,61 @@
+"""The registry of front ends: what kinds of models can be read."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from jaxtyping import PyTree
+
+from relbo.problem.logdensity import is_logdensity_model, read_logdensity
+from relbo.problem.numpyro import read_numpyro
+from relbo.problem.problem import Problem
+
+
+class FrontEnd(NamedTuple):
+    """A kind of model that can be read as a `Problem`."""
+
+    accepts: Callable[[Any], bool]
+    read: Callable[[Any, tuple, dict[str, Any] | None, dict[str, PyTree]], Problem]
+    """Takes the model, its `args`, its `kwargs` and trained parameters."""
+
+
+FRONT_ENDS = [
+    FrontEnd(is_logdensity_model, read_logdensity),
+    FrontEnd(callable, read_numpyro),
+]
+"""Tried in this order; the first that accepts a model reads it."""
+
+
+def read(
+    model: Any,
+    args: tuple = (),
+    kwargs: dict[str, Any] | None = None,
+    *,
+    params: dict[str, PyTree] | None = None,
+) -> Problem:
+    """Reads a model as a `Problem`.
+
+    Args:
+        model: a NumPyro program, a model made by `relbo.model_from_logdensity`, or a `Problem`,
+            which is returned as it is.
+        args, kwargs: the arguments of the program.
+        params: values of its parameters, such as those that `relbo.fit` returns; further ones
+            are ignored.
+
+    Returns:
+        A `Problem`.
+
+    Example:
+        >>> import jax.numpy as jnp, relbo
+        >>> model = relbo.model_from_logdensity(lambda z: -jnp.sum(z**2), jnp.zeros(3))
+        >>> relbo.problem.read(model).size
+        3
+    """
+    if isinstance(model, Problem):
+        return model
+    for front_end in FRONT_ENDS:
+        if front_end.accepts(model):
+            return front_end.read(model, args, kwargs, dict(params or {}))
+    raise ValueError(
+        f"model: expected a NumPyro program or relbo.model_from_logdensity(...), got "
+        f"{type(model).__name__}"
+    )

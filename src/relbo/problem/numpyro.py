@@ -1,0 +1,289 @@
+"""The front end for NumPyro programs."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Set
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpyro
+from jaxtyping import Array, ArrayLike, PRNGKeyArray, PyTree, Scalar
+from numpyro import handlers
+from numpyro.distributions import biject_to
+from numpyro.distributions.util import sum_rightmost
+from numpyro.infer import Predictive
+from numpyro.infer import log_likelihood as pointwise_log_likelihood
+from numpyro.infer.util import (
+    constrain_fn,
+    helpful_support_errors,
+    potential_energy,
+    unconstrain_fn,
+)
+from numpyro.primitives import Messenger, mutable
+
+from relbo.problem.call import Call, CallLayout, checked_call, split_call
+from relbo.problem.problem import AbstractProgram, Position, Problem, Site
+from relbo.problem.refusals import (
+    NEEDS_VALUES,
+    refuse_discrete,
+    refuse_free_parameters,
+    refuse_subsampled,
+    refuse_without_latents,
+)
+from relbo.problem.traces import (
+    Model,
+    Sites,
+    initial_run,
+    is_factor,
+    is_observed,
+    latent_names,
+    run,
+)
+
+
+class NumPyroData(NamedTuple):
+    """What may change from call to call without a new compilation."""
+
+    arrays: tuple
+    """The arrays among the arguments."""
+    params: dict[str, PyTree]
+    """Values of the program's own parameters."""
+
+
+@dataclasses.dataclass(frozen=True)
+class NumPyroProgram(AbstractProgram):
+    """A NumPyro model with everything of its call that is not an array."""
+
+    numpyro_model: Model
+    layout: CallLayout
+    latent_sites: tuple[Site, ...]
+
+    @property
+    def model(self) -> Model:
+        return self.numpyro_model
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        return self.latent_sites
+
+    def call(self, data: NumPyroData) -> Call:
+        return self.layout.fill(data.arrays)
+
+    def with_constants(self, data: NumPyroData) -> "tuple[NumPyroProgram, NumPyroData]":
+        layout = self.layout.with_constants(data.arrays)
+        return dataclasses.replace(self, layout=layout), data._replace(arrays=())
+
+    def logdensity(self, position: Position, data: NumPyroData) -> Scalar:
+        return logdensity(self.model, self.call(data), jr.key(0), position, data.params)
+
+    def constrain(self, position: Position, data: NumPyroData) -> dict[str, Array]:
+        program, call = self._seeded(data), self.call(data)
+        with handlers.block():
+            values = constrain_fn(
+                program, call.args, call.kwargs, position, return_deterministic=True
+            )
+        return {name: values[name] for name in values if name not in data.params}
+
+    def unconstrain(self, values: Position, data: NumPyroData) -> Position:
+        program, call = self._seeded(data), self.call(data)
+        with handlers.block():
+            return unconstrain_fn(program, call.args, call.kwargs, values)
+
+    def observed(self, data: NumPyroData) -> dict[str, ArrayLike]:
+        with handlers.block():
+            trace = run(self._seeded(data), self.call(data))
+        return {name: site["value"] for name, site in trace.items() if is_observed(site)}
+
+    def log_likelihood(self, draws: dict[str, Any], data: NumPyroData) -> dict[str, Array]:
+        program, call = self._with_params(data), self.call(data)
+        values = pointwise_log_likelihood(
+            program, draws, *call.args, parallel=True, **call.kwargs
+        )
+        return {name: values[name] for name in values if name in self.observed(data)}
+
+    def predict(
+        self, key: PRNGKeyArray, draws: dict[str, Any], data: NumPyroData
+    ) -> dict[str, Array]:
+        names, call = list(self.observed(data)), self.call(data)
+        program = _Unobserved(self._with_params(data))
+        predictive = Predictive(program, draws, return_sites=names, parallel=True)
+        return predictive(key, *call.args, **call.kwargs)
+
+    def _with_params(self, data: NumPyroData) -> Any:
+        return handlers.substitute(self.model, data=data.params)
+
+    def _seeded(self, data: NumPyroData) -> Any:
+        return handlers.substitute(handlers.seed(self.model, jr.key(0)), data=data.params)
+
+
+def read_numpyro(
+    model: Model, args: tuple, kwargs: dict[str, Any] | None, params: dict[str, PyTree]
+) -> Problem:
+    """Reads a NumPyro model with its arguments as a problem, without running it.
+
+    Args:
+        model: the program.
+        args, kwargs: its arguments. Arrays among them are traced; where the program needs
+            their values while it is traced, they are constants instead.
+        params: trained parameters; those that are not the model's own are ignored.
+    """
+    layout, arrays = split_call(checked_call(args, kwargs))
+    try:
+        return _traced_problem(model, layout, NumPyroData(arrays, params))
+    except NEEDS_VALUES:
+        fixed = layout.with_constants(arrays)
+        return _traced_problem(model, fixed, NumPyroData((), params))
+
+
+def _traced_problem(model: Model, layout: CallLayout, data: NumPyroData) -> Problem:
+    own_params: list[str] = []
+
+    def visit(data: NumPyroData) -> Position:
+        program = handlers.substitute(model, data=data.params)
+        trace = initial_run(program, layout.fill(data.arrays))
+        refuse_discrete(trace)
+        refuse_without_latents(trace)
+        refuse_free_parameters(trace, data.params)
+        refuse_subsampled(trace)
+        own_params.extend(name for name, site in trace.items() if site["type"] == "param")
+        return {name: unconstrained_value(trace[name]) for name in latent_names(trace)}
+
+    shapes = jax.eval_shape(visit, data)
+    sites = tuple(Site(name, shape.shape) for name, shape in shapes.items())
+    params = {name: data.params[name] for name in own_params}
+    return Problem(NumPyroProgram(model, layout, sites), NumPyroData(data.arrays, params))
+
+
+def unconstrained_value(site: Sites) -> Array:
+    with helpful_support_errors(site):
+        return biject_to(site["fn"].support).inv(site["value"])
+
+
+def constrain_site(site: Sites, unconstrained: Array) -> tuple[Array, Array]:
+    """Returns the constrained value at a site, and log abs det for each of its events."""
+    with helpful_support_errors(site):
+        transform = biject_to(site["fn"].support)
+    value = transform(unconstrained)
+    log_det = transform.log_abs_det_jacobian(unconstrained, value)
+    event_dim = site["fn"].event_dim
+    return value, sum_rightmost(log_det, jnp.ndim(log_det) - jnp.ndim(value) + event_dim)
+
+
+def logdensity(
+    model: Model,
+    call: Call,
+    key: PRNGKeyArray,
+    unconstrained: Position,
+    given: dict[str, PyTree],
+) -> Scalar:
+    """Computes log p of a program at unconstrained latent values, including Jacobian terms.
+
+    Args:
+        model: the program.
+        call: its arguments.
+        key: for random choices of the program itself, such as the indices of a minibatch; the
+            same key gives the same minibatch.
+        unconstrained: values of its latent sites.
+        given: values of parameters, mutable state, plates' indices and fixed latent sites.
+    """
+    given = {
+        n: fresh(value) if isinstance(value, dict) else value for n, value in given.items()
+    }
+    with handlers.block():
+        known = _KnownLatents(model, unconstrained.keys() | given.keys())
+        program = handlers.substitute(handlers.seed(known, key), data=given)
+        return jnp.negative(potential_energy(program, call.args, call.kwargs, unconstrained))
+
+
+def deterministic_values(
+    model: Model,
+    key: PRNGKeyArray,
+    call: Call,
+    values: dict[str, PyTree],
+) -> dict[str, Array]:
+    """Computes the deterministic sites at given values of parameters and latent sites."""
+    program = handlers.substitute(handlers.seed(model, key), data=values)
+    with handlers.block():
+        trace = run(program, call)
+    return {
+        name: site["value"] for name, site in trace.items() if site["type"] == "deterministic"
+    }
+
+
+def outer_values(trace: dict[str, Sites]) -> dict[str, PyTree]:
+    """Returns the current values of a program's parameters and mutable state.
+
+    Called where the guide runs, so that the optimiser substitutes the values it has now; the
+    density that a kernel climbs must not use those of the first call.
+    """
+    values = {}
+    for name, site in trace.items():
+        if site["type"] == "param":
+            values[name] = numpyro.param(name, _initial_value(site), **site["kwargs"])
+        elif site["type"] == "mutable":
+            values[name] = mutable(name, fresh(site["value"]))
+    return values
+
+
+def _initial_value(site: Sites) -> Callable[[Any], Any]:
+    """Returns a function, since NumPyro would call a value that is callable, as networks are.
+
+    A value that the program draws is drawn again, so that every seed of a fit starts elsewhere.
+    """
+    is_drawn = not site["args"]
+    return lambda _: site["fn"]() if is_drawn else site["value"]
+
+
+def fresh(tree: PyTree) -> PyTree:
+    """Copies the containers of a tree, since programs change their mutable state in place."""
+    return jax.tree.map(lambda leaf: leaf, tree)
+
+
+@contextmanager
+def substituted(key: PRNGKeyArray, params: dict[str, PyTree]) -> Iterator[None]:
+    """Runs a guide with these parameters, and hides its sites from handlers outside."""
+    with handlers.block(), handlers.seed(rng_seed=key), handlers.substitute(data=params):
+        yield
+
+
+def draw_key() -> PRNGKeyArray:
+    """Returns a random key from the enclosing seed handler."""
+    key = numpyro.prng_key()
+    if key is None:
+        raise ValueError("a guide draws: run it inside numpyro.handlers.seed")
+    return key
+
+
+class _KnownLatents(Messenger):
+    """Refuses a latent site without a value, which would silently be drawn from its prior."""
+
+    def __init__(self, fn: Model, names: Set[str]):
+        super().__init__(fn)
+        self.names = names
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] != "sample" or msg["is_observed"] or msg["value"] is not None:
+            return
+        if msg["name"] not in self.names:
+            raise ValueError(
+                f"the model's site '{msg['name']}' is latent in this call, and was not when "
+                "the guide was set up. The steps inside climb the model's density and need its "
+                "data: pass what was passed for training. To predict without data, draw "
+                "first: Predictive(model, guide.sample_posterior(key, params, *data, "
+                "sample_shape=(n,)))"
+            )
+
+
+class _Unobserved(Messenger):
+    """Draws observed sites, in the shape of their data."""
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] != "sample" or not msg["is_observed"] or is_factor(msg):
+            return
+        shape = jnp.shape(msg["value"])
+        batch = shape[: len(shape) - msg["fn"].event_dim]
+        if msg["fn"].batch_shape != batch:
+            msg["fn"] = msg["fn"].expand(batch)
+        msg["value"], msg["is_observed"] = None, False

@@ -1,0 +1,137 @@
+"""What relbo cannot infer, and what to do instead: one message for each case."""
+
+import inspect
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from relbo.problem.call import Call
+from relbo.problem.traces import Model, Sites, discrete_latents, latent_names
+
+NEEDS_VALUES = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerBoolConversionError,
+    jax.errors.TracerIntegerConversionError,
+    jax.errors.NonConcreteBooleanIndexError,
+)
+"""Raised where a program needs the values of its arguments while JAX traces it."""
+
+
+def refuse_discrete(trace: dict[str, Sites]) -> None:
+    discrete = discrete_latents(trace)
+    if discrete:
+        raise ValueError(
+            f"the latent sites {discrete} are discrete, and gradients cannot move them: sum "
+            "them out with collapsed = relbo.collapse(model), and use it in place of the model"
+        )
+
+
+def refuse_without_latents(trace: dict[str, Sites]) -> None:
+    if not latent_names(trace):
+        raise ValueError("the model has no latent site: there is nothing to infer")
+
+
+def refuse_free_parameters(trace: dict[str, Sites], params: dict[str, PyTree]) -> None:
+    free = [n for n, site in trace.items() if site["type"] == "param" and n not in params]
+    if free:
+        raise ValueError(
+            f"the model has parameters {free} without a prior: train them with relbo.fit and "
+            "pass its params, or give infer a guide, such as guide=relbo.AutoRefined(model)"
+        )
+
+
+def refuse_subsampled(trace: dict[str, Sites]) -> None:
+    subsampled = [name for name, site in trace.items() if _is_subsampled_plate(site)]
+    if subsampled:
+        raise ValueError(
+            f"the plates {subsampled} are subsampled, and an exact log density needs all the "
+            "data: call the model without subsample_size, or train a guide with relbo.fit alone"
+        )
+
+
+def _is_subsampled_plate(site: dict[str, Any]) -> bool:
+    return site["type"] == "plate" and len(site["value"]) < site["args"][0]
+
+
+def refuse_dynamic_supports(one: dict[str, Sites], other: dict[str, Sites]) -> None:
+    """Refuses latent sites whose support depends on another latent site.
+
+    Two runs with different draws show it: a support that is equal in both is fixed.
+    """
+    dynamic = [name for name in latent_names(one) if not _same_support(one[name], other[name])]
+    if dynamic:
+        raise ValueError(
+            f"the support of {dynamic} depends on other latent sites, and a guide with a fixed "
+            "support would be silently wrong: write the site on a fixed support and scale it "
+            "(x = low + (high - low) * u), or use numpyro.infer.reparam.TransformReparam"
+        )
+
+
+def refuse_ambiguous_plates(trace: dict[str, Sites]) -> None:
+    """Refuses a plate name that is used for two different plates."""
+    seen: dict[str, tuple[str, Any]] = {}
+    for name in latent_names(trace):
+        for frame in trace[name]["cond_indep_stack"]:
+            where, first = seen.setdefault(frame.name, (name, frame))
+            if (frame.size, frame.dim) != (first.size, first.dim):
+                raise ValueError(
+                    f"the plate '{frame.name}' has size {first.size} in dimension {first.dim} "
+                    f"at the site '{where}', and size {frame.size} in dimension {frame.dim} at "
+                    f"'{name}': give the second plate another name, or the same size and "
+                    "dimension"
+                )
+
+
+def refuse_mismatch(model: dict[str, Sites], guide: dict[str, Sites]) -> None:
+    """Refuses a guide whose plates or shapes differ from those of the model."""
+    for name, site in model.items():
+        if site["type"] != "plate" or name not in guide:
+            continue
+        ours, theirs = (
+            (trace[name]["args"][0], len(trace[name]["value"])) for trace in (model, guide)
+        )
+        if ours != theirs:
+            raise ValueError(
+                f"the plate '{name}' takes {ours[1]} of {ours[0]} in the model and {theirs[1]} "
+                f"of {theirs[0]} in the guide: open it with the same size and subsample_size "
+                "in both"
+            )
+    for name in latent_names(model):
+        ours, theirs = (jnp.shape(trace[name]["value"]) for trace in (model, guide))
+        if ours != theirs:
+            raise ValueError(
+                f"the site '{name}' has shape {ours} in the model and {theirs} in the guide: "
+                "draw it in the same plates in both"
+            )
+
+
+def refuse_incomplete_call(
+    model: Model, prototype: dict[str, Sites], params: dict[str, PyTree], call: Call
+) -> None:
+    """Refuses draws from a guide without the data or parameters that its steps need."""
+    try:
+        inspect.signature(model).bind(*call.args, **call.kwargs)
+    except TypeError as error:
+        raise TypeError(
+            f"{error}: the steps inside the guide climb the model's density, so draws need its "
+            "arguments too; pass them after params"
+        ) from error
+    needed = [n for n, site in prototype.items() if site["type"] in ("param", "mutable")]
+    missing = [name for name in needed if name not in params]
+    if missing:
+        raise ValueError(
+            f"params: the model's {missing} are missing, and the steps inside the guide climb "
+            "its density with them; pass svi.get_params(state), together with "
+            "state.mutable_state where there is one"
+        )
+
+
+def _same_support(one: Sites, other: Sites) -> bool:
+    leaves = [jax.tree.flatten(site["fn"].support) for site in (one, other)]
+    (first, structure), (second, other_structure) = leaves
+    if structure != other_structure:
+        return False
+    return all(bool(jnp.array_equal(a, b)) for a, b in zip(first, second, strict=True))

@@ -1,0 +1,344 @@
+"""Samples a posterior with many chains, from a model or a trained guide."""
+
+import time
+from typing import Any, Literal, NamedTuple, get_args
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from relbo._devices import spread_over
+from relbo._progress import progress_bar
+from relbo.core.random import KeyLike, as_key
+from relbo.gaussian import WhiteningNormal, normal_of_draws
+from relbo.guides.refined_guide import AbstractRefinedGuide
+from relbo.problem import Problem, read
+from relbo.problem.call import Call, checked_call
+from relbo.sampling.diagnostics import effective_sample_size, nested_rhat, stuck_chains
+from relbo.sampling.ensemble import ChainDraws, Ensemble
+from relbo.sampling.posterior import Posterior
+
+SamplingMethod = Literal["hmc", "mala", "unadjusted"]
+
+
+def sample(
+    key: KeyLike,
+    model: Any,
+    args: tuple = (),
+    kwargs: dict[str, Any] | None = None,
+    *,
+    guide: Any = None,
+    params: dict[str, PyTree] | None = None,
+    method: SamplingMethod = "hmc",
+    num_draws: int = 4000,
+    num_chains: int | None = None,
+    num_evidence_draws: int = 0,
+    seconds: float | None = None,
+    mesh: Mesh | None = None,
+    progress: bool = True,
+) -> Posterior:
+    """Draws from a posterior with many chains.
+
+    The chains are Metropolis-adjusted and run in whitened coordinates, unless another method is
+    chosen. They start from draws of a guide and are whitened by its covariance; a short warm-up
+    adapts the covariance and the step size. After that everything is fixed, and the chains
+    sample the posterior exactly. If the effective number of draws is too small or the chains
+    have not converged, they run longer.
+
+    Args:
+        key: a random key, or an integer seed.
+        model: a NumPyro program, a model made by `model_from_logdensity`, or a `Problem`.
+        args, kwargs: its arguments.
+        guide: a trained guide to start from; by default a normal is fitted first.
+        params: the guide's parameters.
+        method: `"hmc"`; `"mala"`, which takes one leapfrog per draw; or `"unadjusted"`, which
+            runs the sampler that a refined guide has learned: nothing is adapted, accepted or
+            rejected, and the draws have the bias of its step size. It keeps a draw every T
+            steps.
+        num_draws: number of draws to return.
+        num_chains: number of chains; by default about 64, a divisor of `num_draws`.
+        num_evidence_draws: number of annealed draws of the normal to weigh, for the evidence.
+        seconds: time budget in seconds.
+        mesh: the devices that share the chains; all by default, as for `relbo.fit`.
+            `"unadjusted"` uses one.
+        progress: whether to show a progress bar.
+
+    Returns:
+        A `Posterior`.
+    """
+    started = time.monotonic()
+    key = as_key(key)
+    num_chains = _checked_num_chains(num_draws, num_chains)
+    problem = read(model, args, kwargs, params=params)
+    source = _GuideSource(guide, params or {}, checked_call(args, kwargs))
+    if _checked_method(method) == "unadjusted":
+        return _sample_unadjusted(key, problem, source, num_draws, num_chains)
+    deadline = np.inf if seconds is None else started + seconds
+    with progress_bar(progress) as report:
+        ensemble = Ensemble(
+            np.random.default_rng(_seed_words(key)),
+            problem,
+            num_chains,
+            method=method,
+            report=report,
+            deadline=deadline,
+            spread=spread_over(mesh),
+        )
+        clock = _Clock(started)
+        notes = _begin(ensemble, key, source)
+        clock.lap("fit")
+        if not ensemble.warm_up():
+            notes.append(
+                "The warm-up did not converge: the step size or the scales still changed."
+            )
+        clock.lap("warm up")
+        chains = _sample_until_good(ensemble, num_draws)
+        clock.lap("sample")
+        log_weights = _weigh(ensemble, num_evidence_draws)
+        clock.lap("weigh")
+        values = _constrain(problem, chains.draws)
+        clock.lap("constrain")
+    evidence, stderr = (None, None) if log_weights is None else log_mean_weight(log_weights)
+    return Posterior(
+        values,
+        num_draws=min(num_draws, chains.logdensity.size),
+        sample_stats={
+            "lp": chains.logdensity.T,
+            "acceptance_rate": chains.acceptance.T,
+        },
+        num_superchains=chains.num_superchains,
+        step_size=chains.step_size,
+        log_evidence=evidence,
+        log_evidence_stderr=stderr,
+        log_weights=log_weights,
+        notes=tuple(notes),
+        seconds=clock.laps,
+        problem=problem,
+    )
+
+
+class _GuideSource(NamedTuple):
+    """A trained guide with what its draws need."""
+
+    guide: Any
+    params: dict[str, PyTree]
+    call: Call
+
+
+def _sample_unadjusted(
+    key: PRNGKeyArray, problem: Problem, source: _GuideSource, num_draws: int, num_chains: int
+) -> Posterior:
+    """Runs the learned sampler on."""
+    guide, params, call = source
+    if not isinstance(guide, AbstractRefinedGuide):
+        raise ValueError(
+            'method: "unadjusted" runs the sampler inside a refined guide; pass '
+            "guide=relbo.AutoRefined(model), trained with relbo.fit, and its params"
+        )
+    clock = _Clock(time.monotonic())
+    values = guide.sample_chains(
+        key,
+        params,
+        *call.args,
+        num_chains=num_chains,
+        num_draws=-(-num_draws // num_chains),
+        **call.kwargs,
+    )
+    # Through the unconstrained space, for the deterministic sites and the log density.
+    flat = {name: value.reshape(-1, *value.shape[2:]) for name, value in values.items()}
+    points = np.asarray(_unconstrained(problem, flat)).reshape(num_chains, -1, problem.size)
+    chains = _constrain(problem, np.swapaxes(points, 0, 1))
+    lp = _logdensities(problem, points.reshape(-1, problem.size)).reshape(num_chains, -1)
+    clock.lap("sample")
+    return Posterior(
+        chains,
+        num_draws=num_draws,
+        sample_stats={"lp": np.asarray(lp)},
+        num_superchains=num_chains,
+        step_size=None,
+        seconds=clock.laps,
+        problem=problem,
+    )
+
+
+class _Clock:
+    """Measures the seconds of each phase."""
+
+    def __init__(self, start: float):
+        self._last = start
+        self.laps: dict[str, float] = {}
+
+    def lap(self, name: str) -> None:
+        now = time.monotonic()
+        self.laps[name] = now - self._last
+        self._last = now
+
+
+def _begin(ensemble: Ensemble, key: PRNGKeyArray, source: _GuideSource) -> list[str]:
+    """Fits a normal and starts the chains; returns notes for the user."""
+    if source.guide is None:
+        start = ensemble.problem.start
+        converged = ensemble.fit(None if start is None else np.asarray(start, float))
+        ensemble.disperse()
+        return _notes(converged, len(ensemble.rivals))
+    points = _guide_draws(ensemble, key, source)
+    size = points.shape[1]
+    identity = np.eye(size) if ensemble.normal.is_dense else np.ones(size)
+    # Standardised first: scales may differ by many orders of magnitude.
+    loc, scale = points.mean(0), points.std(0) + 1e-12
+    standard = WhiteningNormal(np.zeros(size), identity)
+    rough, _ = normal_of_draws(standard, (points - loc) / scale)
+    factor = scale[:, None] * rough.factor if rough.is_dense else scale * rough.factor
+    ensemble.normal = WhiteningNormal(loc + scale * rough.loc, factor)
+    ensemble.disperse(points)
+    return []
+
+
+def _notes(converged: bool, num_rivals: int) -> list[str]:
+    notes = []
+    if not converged:
+        notes.append("The normal fit did not converge: the posterior is far from normal.")
+    if num_rivals:
+        notes.append(
+            f"{num_rivals} of the fits from other starting points ended in other modes: chains "
+            "were started there too, and cannot tell how much each mode weighs. Order or fix "
+            "what can be exchanged, or sum it out."
+        )
+    return notes
+
+
+def _guide_draws(
+    ensemble: Ensemble, key: PRNGKeyArray, source: _GuideSource
+) -> Float[np.ndarray, "n d"]:
+    """Draws from a guide, in the unconstrained space of the problem."""
+    guide, params, call = source
+    number = max(512, 4 * ensemble.problem.size)
+    values = guide.sample_posterior(
+        key, params, *call.args, sample_shape=(number,), **call.kwargs
+    )
+    names = [site.name for site in ensemble.problem.sites]
+    missing = [name for name in names if name not in values]
+    if missing:
+        raise ValueError(f"guide: it has no draws of the model's sites {missing}")
+    points = _unconstrained(ensemble.problem, {name: values[name] for name in names})
+    points = np.asarray(points, float)
+    finite = np.all(np.isfinite(points), 1)
+    if finite.sum() < ensemble.num_superchains:
+        raise ValueError("guide: hardly any of its draws is finite; train it again")
+    return points[finite]
+
+
+@jax.jit
+def _unconstrained(problem: Problem, values: dict[str, Array]) -> Float[Array, "n d"]:
+    return jax.vmap(problem.unconstrain)(values)
+
+
+@jax.jit
+def _constrained(problem: Problem, points: Float[Array, "n d"]) -> dict[str, Array]:
+    return jax.vmap(problem.constrain)(points)
+
+
+@jax.jit
+def _logdensities(problem: Problem, points: Float[Array, "n d"]) -> Float[Array, " n"]:
+    return jax.vmap(problem.logdensity)(points)
+
+
+def _constrain(
+    problem: Problem, draws: Float[np.ndarray, "draws chains d"]
+) -> dict[str, np.ndarray]:
+    """Returns values by site, `[num_chains, draws, ...]`."""
+    points = np.swapaxes(draws, 0, 1)
+    flat = points.reshape(-1, problem.size).astype(np.dtype(jnp.result_type(float)))
+    values = _constrained(problem, flat)
+    return {
+        n: np.asarray(v).reshape(*points.shape[:2], *v.shape[1:]) for n, v in values.items()
+    }
+
+
+def _sample_until_good(ensemble: Ensemble, num_draws: int) -> ChainDraws:
+    """Samples until the effective draws are half of the number, or the time is up."""
+    length = -(-num_draws // ensemble.num_chains)
+    wanted = 0.5 * length * ensemble.num_chains
+    chains = ensemble.sample(length)
+    for _ in range(4):
+        by_chain = np.swapaxes(chains.draws, 0, 1)
+        effective = np.nanmin(effective_sample_size(by_chain), initial=np.inf)
+        agrees = np.max(nested_rhat(by_chain, ensemble.num_superchains)) < 1.01
+        stuck = np.any(stuck_chains(chains.acceptance.T, chains.logdensity.T))
+        if (agrees and effective >= wanted and not stuck) or ensemble.is_late():
+            break
+        if ensemble.rivals and not agrees:
+            break  # chains in several modes do not agree, however long they run
+        longer = int(np.ceil(length * np.clip(1.2 * wanted / effective, 2, 16)))
+        if agrees and not stuck and 4 * effective > wanted:
+            chains = _joined(chains, ensemble.sample(longer))
+        else:
+            # Unconverged draws are discarded, but they show the scales better than the fit
+            # did. Narrow places need smaller steps.
+            ensemble.rewhiten(ensemble.white(chains))
+            ensemble.method = ensemble.method.with_smaller_steps()
+            ensemble.warm_up(max_windows=4)
+            chains = ensemble.sample(longer)
+    return _thinned(chains, length)
+
+
+def _joined(one: ChainDraws, other: ChainDraws) -> ChainDraws:
+    both = lambda name: np.concatenate([getattr(one, name), getattr(other, name)])
+    return one._replace(**{name: both(name) for name in ("draws", "logdensity", "acceptance")})
+
+
+def _thinned(chains: ChainDraws, length: int) -> ChainDraws:
+    """Keeps `length` evenly spaced draws of each chain."""
+    number = len(chains.draws)
+    kept = np.linspace(0, number - 1, min(length, number)).round().astype(int)
+    return chains._replace(
+        draws=chains.draws[kept],
+        logdensity=chains.logdensity[kept],
+        acceptance=chains.acceptance[kept],
+    )
+
+
+def _weigh(ensemble: Ensemble, num_draws: int) -> Float[np.ndarray, " n"] | None:
+    if num_draws == 0:
+        return None
+    return ensemble.weigh(-(-num_draws // ensemble.num_chains))[1]
+
+
+def log_mean_weight(log_weights: Float[np.ndarray, " n"]) -> tuple[float, float]:
+    """Computes the log of the mean weight, and its standard error by the delta method."""
+    top = np.max(log_weights)
+    if not np.isfinite(top):
+        return -np.inf, np.inf
+    weights = np.exp(log_weights - top)
+    mean = weights.mean()
+    return float(top + np.log(mean)), float(weights.std(ddof=1) / mean / len(weights) ** 0.5)
+
+
+def _seed_words(key: PRNGKeyArray) -> list[int]:
+    """Returns a key as a seed for NumPy."""
+    return [int(word) for word in np.ravel(jr.key_data(key))]
+
+
+def _checked_num_chains(num_draws: int, num_chains: int | None) -> int:
+    if num_draws < 1:
+        raise ValueError(f"num_draws: expected at least 1, got {num_draws}")
+    if num_chains is None:
+        return default_num_chains(num_draws)
+    if num_chains < 4 or num_chains % 2:
+        raise ValueError(f"num_chains: expected an even number of at least 4, got {num_chains}")
+    return num_chains
+
+
+def default_num_chains(num_draws: int) -> int:
+    """Returns an even divisor of the number of draws near 64, so that no draw is wasted."""
+    divisors = [n for n in range(32, 129, 2) if num_draws % n == 0]
+    return min(divisors, key=lambda n: abs(np.log(n / 64)), default=64)
+
+
+def _checked_method(method: str) -> str:
+    if method not in get_args(SamplingMethod):
+        raise ValueError(f"method: expected one of {get_args(SamplingMethod)}, got {method!r}")
+    return method

@@ -1,0 +1,83 @@
+"""Diagnostics of many short chains: convergence, effective sample size, stuck chains."""
+
+import numpy as np
+from jaxtyping import Float
+
+
+def nested_rhat(
+    draws: Float[np.ndarray, "chains draws ..."], num_superchains: int
+) -> Float[np.ndarray, "..."]:
+    r"""Computes the nested R-hat of many short chains.
+
+    Chains that started in the same point form a superchain. If the means of the superchains
+    differ by more than the scatter of their chains explains, the chains have not converged:
+
+    $$\sqrt{1 + B / W}$$
+
+    with B the variance of the superchains' means and W the mean, over superchains, of the
+    variance between and within their chains. It is close to 1 for converged chains of a few
+    draws, for which the ordinary R-hat is mostly noise.
+
+    Args:
+        draws: the draws; chains that started in the same point are next to each other.
+        num_superchains: a divisor of the number of chains.
+
+    References:
+        Margossian et al., Nested R-hat: assessing the convergence of Markov chain Monte Carlo
+        when running many short chains, 2024.
+    """
+    num_chains, num_draws = draws.shape[:2]
+    if num_chains % num_superchains:
+        raise ValueError(
+            f"num_superchains: expected a divisor of {num_chains} chains, got {num_superchains}"
+        )
+    groups = draws.reshape(num_superchains, -1, *draws.shape[1:])
+    chain_means = groups.mean(2)
+    between_superchains = chain_means.mean(1).var(0, ddof=1)
+    scatter = np.zeros(draws.shape[2:])
+    if groups.shape[1] > 1:
+        scatter = scatter + chain_means.var(1, ddof=1).mean(0)
+    if num_draws > 1:
+        scatter = scatter + groups.var(2, ddof=1).mean((0, 1))
+    # A constant has converged.
+    still = (scatter == 0) & (between_superchains == 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(still, 0.0, between_superchains / scatter)
+    return np.asarray(np.sqrt(1.0 + ratio))
+
+
+def effective_sample_size(
+    draws: Float[np.ndarray, "chains draws ..."],
+) -> Float[np.ndarray, "..."]:
+    """Computes the effective number of draws, for means and for variances.
+
+    It is the smaller of the effective sample sizes of the values and of their squared distances
+    from the mean.
+    """
+    from numpyro.diagnostics import effective_sample_size as of_means
+
+    if draws.shape[1] < 4:
+        return np.full(draws.shape[2:], np.nan)
+    centred = draws - draws.mean((0, 1))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        sizes = [np.asarray(of_means(values)) for values in (draws, centred**2)]
+    # The estimate is unbounded or even negative for antithetic draws: capped as Stan does.
+    number = draws.shape[0] * draws.shape[1]
+    most = number * np.log10(number)
+    capped = [np.where(size <= 0, most, np.minimum(size, most)) for size in sizes]
+    return np.asarray(np.minimum(*capped))
+
+
+def stuck_chains(
+    acceptance: Float[np.ndarray, "chains draws"],
+    logdensity: Float[np.ndarray, "chains draws"],
+) -> np.ndarray:
+    """Marks chains that hardly move, or that are far from all others.
+
+    A chain is far from the others if its highest log density is below the 10 % quantile of a
+    typical chain by more than twice the distance between its 10 % and 90 % quantiles.
+    """
+    hardly_moves = acceptance.mean(1) < 0.05
+    low, high = np.median(np.quantile(logdensity, [0.1, 0.9], axis=1), axis=1)
+    best = logdensity.max(1)
+    return hardly_moves | ~np.isfinite(best) | (best < low - 2 * (high - low))

@@ -1,0 +1,272 @@
+"""Runs the compiled chains from the host: fit a normal, warm up, sample, weigh."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from relbo._devices import Spread, is_past, placed
+from relbo.gaussian import (
+    NormalFitter,
+    Report,
+    WhiteEvaluation,
+    WhiteningNormal,
+    annealed_draws,
+    narrow_normal,
+    normal_of_draws,
+    points_per_step,
+)
+from relbo.problem import Problem
+from relbo.sampling.hamiltonian import (
+    CHUNK,
+    ChainNoise,
+    ChainPoints,
+    ChainRecord,
+    ChainSettings,
+    ChainState,
+    advance,
+)
+
+
+class ChainDraws(NamedTuple):
+    """What the chains visited, in unconstrained space; the second axis is the chain."""
+
+    draws: Float[np.ndarray, "n c d"]
+    logdensity: Float[np.ndarray, "n c"]
+    acceptance: Float[np.ndarray, "n c"]
+    step_size: float
+    num_superchains: int
+
+
+class ChainMethod(NamedTuple):
+    """The difference between Hamiltonian Monte Carlo and MALA."""
+
+    target_acceptance: float
+    max_leapfrogs: int
+
+    def with_smaller_steps(self) -> "ChainMethod":
+        """Returns the method with smaller steps, for posteriors with narrow places."""
+        return self._replace(target_acceptance=1 - (1 - self.target_acceptance) / 2)
+
+
+METHODS = {"hmc": ChainMethod(0.8, 64), "mala": ChainMethod(0.574, 1)}
+
+
+class Ensemble:
+    """Chains of one problem that share a whitening normal and a step size.
+
+    Args:
+        rng: the source of all noise.
+        problem: the posterior.
+        num_chains: an even number.
+        method: a key of `METHODS`.
+        report: called with the progress.
+        deadline: a time of `time.monotonic` after which no more work is started.
+        spread: the devices that share the chains.
+    """
+
+    def __init__(
+        self,
+        rng: np.random.Generator,
+        problem: Problem,
+        num_chains: int,
+        *,
+        method: str = "hmc",
+        report: Report = lambda *_: None,
+        deadline: float = np.inf,
+        spread: Spread | None = None,
+    ):
+        self.rng, self.problem, self.num_chains = rng, problem, num_chains
+        self._placed_problem = placed(spread, problem)
+        self._spread = spread
+        self.method = METHODS[method]
+        self.num_superchains = _num_superchains(num_chains)
+        self.normal = narrow_normal(np.zeros(problem.size))
+        self.rivals: list[WhiteningNormal] = []
+        self._dtype = np.dtype(jnp.result_type(float))
+        self._log_step = np.log(0.9 * problem.size**-0.25)
+        self._state: ChainState | None = None
+        self._unused_noise: ChainNoise | None = None
+        self._report = report
+        self._deadline = deadline
+
+    def fit(self, start: Float[np.ndarray, " d"] | None = None) -> bool:
+        """Fits the whitening normal from several points, and finds rivals far from it.
+
+        Args:
+            start: the first of the points; by default zero in unconstrained space.
+
+        Returns:
+            Whether the fit converged.
+        """
+        fitter = NormalFitter(
+            self.rng,
+            self._evaluate,
+            self.problem.size,
+            points_per_step(self.num_chains, self.problem.size),
+            report=self._report,
+            is_late=self.is_late,
+        )
+        self.normal, self.rivals, converged = fitter.fit(start)
+        return converged
+
+    def disperse(self, points: Float[np.ndarray, "s d"] | None = None) -> None:
+        """Starts the chains: each superchain in one point, by default a draw of the normal."""
+        if points is None:
+            normals = [self.normal, *self.rivals]
+            noise = self.rng.standard_normal((self.num_superchains, self.problem.size))
+            points = np.stack(
+                [normals[k % len(normals)].push(white) for k, white in enumerate(noise)]
+            )
+        points = self.normal.pull(points[: self.num_superchains])
+        repeats = self.num_chains // len(points)
+        self._begin(np.repeat(points, repeats, axis=0))
+
+    def warm_up(self, max_windows: int = 16) -> bool:
+        """Adapts the normal and the step size until they are stable.
+
+        Returns:
+            Whether they became stable.
+        """
+        stable = False
+        for window in range(max_windows):
+            self._report("warm up", min(window / 4, 0.9))
+            length = min(10 + 8 * window, CHUNK)
+            white, _, acceptance = self._advance(length, adapt=True)
+            shift = self.rewhiten(white)
+            rate = float(np.mean(acceptance[length // 2 :]))
+            near = abs(rate - self.method.target_acceptance) < 0.12
+            stable = window >= 2 and near and shift < 0.25
+            if stable or self.is_late():
+                break
+        self._report("warm up", 1.0)
+        return stable
+
+    def rewhiten(self, white: Float[np.ndarray, "n c d"]) -> float:
+        """Fits the normal to what the chains visited; returns how far it moved."""
+        assert self._state is not None
+        points = self.normal.push(np.asarray(self._state.current.white, float))
+        self._log_step = float(self._state.log_step)
+        self.normal, shift = normal_of_draws(self.normal, white.reshape(-1, self.problem.size))
+        self._begin(self.normal.pull(points))
+        return shift
+
+    def white(self, chains: ChainDraws) -> Float[np.ndarray, "n c d"]:
+        """Returns draws in the present white coordinates."""
+        flat = chains.draws.reshape(-1, self.problem.size)
+        return self.normal.pull(flat).reshape(chains.draws.shape)
+
+    def sample(self, num_iterations: int) -> ChainDraws:
+        """Runs the chains with everything fixed."""
+        parts = []
+        done = 0
+        while done < num_iterations:
+            self._report("sample", done / num_iterations)
+            length = min(CHUNK, num_iterations - done)
+            white, *rest = self._advance(length)
+            parts.append((self.normal.push(white), *rest))
+            done += length
+            if self.is_late() and done >= 4:
+                break
+        self._report("sample", 1.0)
+        assert self._state is not None
+        draws, logdensity, acceptance = map(np.concatenate, zip(*parts, strict=True))
+        step_size = float(np.exp(self._state.log_step))
+        return ChainDraws(draws, logdensity, acceptance, step_size, self.num_superchains)
+
+    def weigh(
+        self, num_rounds: int = 8, num_steps: int = 8
+    ) -> tuple[Float[np.ndarray, "n d"], Float[np.ndarray, " n"]]:
+        """Refines draws of the normal by annealed steps and returns them with log weights."""
+        rounds = []
+        for turn in range(num_rounds):
+            self._report("weigh", turn / num_rounds)
+            rounds.append(
+                annealed_draws(
+                    self.rng,
+                    self._evaluate,
+                    self.normal,
+                    num_points=self.num_chains,
+                    num_steps=num_steps,
+                    # Without a Metropolis test the size of a step adds to the variance.
+                    step_size=0.5 * float(np.exp(self._log_step)),
+                )
+            )
+        self._report("weigh", 1.0)
+        draws, log_weights = map(np.concatenate, zip(*rounds, strict=True))
+        return draws, log_weights
+
+    def is_late(self) -> bool:
+        """Whether the time is up."""
+        return is_past(self._spread, self._deadline)
+
+    def _evaluate(self, normal: WhiteningNormal, white: np.ndarray) -> WhiteEvaluation:
+        """Evaluates any number of points, in batches of the number of chains."""
+        batches = []
+        for batch in np.split(white, len(white) // self.num_chains):
+            state, _ = self._run(normal, self._new_state(batch), 0, adapt=False)
+            batches.append([np.asarray(part, float) for part in state.current])
+        return WhiteEvaluation(*map(np.concatenate, zip(*batches, strict=True)))
+
+    def _begin(self, white: Float[np.ndarray, "c d"]) -> None:
+        """Puts the chains at points in white coordinates."""
+        self._state = self._new_state(white)
+
+    def _new_state(self, white: Float[np.ndarray, "c d"]) -> ChainState:
+        start, zeros = self._real(white), self._real(np.zeros_like(white))
+        values = self._real(np.zeros(len(white)))
+        return ChainState(
+            proposal=start,
+            momentum=zeros,
+            current=ChainPoints(start, values, zeros),
+            energy=values,
+            is_new=np.bool_(True),  # type: ignore[arg-type]
+            log_step=self._real(self._log_step),
+            leapfrogs_left=np.int32(1),  # type: ignore[arg-type]
+            iteration=np.int32(0),  # type: ignore[arg-type]
+        )
+
+    def _advance(self, num_iterations: int, *, adapt: bool = False) -> tuple[np.ndarray, ...]:
+        assert self._state is not None, "the chains have not been started"
+        self._state, record = self._run(self.normal, self._state, num_iterations, adapt=adapt)
+        self._log_step = float(self._state.log_step)
+        return tuple(np.asarray(part)[:num_iterations].astype(float) for part in record)
+
+    def _run(
+        self, normal: WhiteningNormal, state: ChainState, num_iterations: int, *, adapt: bool
+    ) -> tuple[ChainState, ChainRecord]:
+        settings = ChainSettings(
+            np.int32(num_iterations),  # type: ignore[arg-type]
+            np.bool_(adapt),  # type: ignore[arg-type]
+            self._real(self.method.target_acceptance),
+            np.int32(self.method.max_leapfrogs),  # type: ignore[arg-type]
+        )
+        if num_iterations == 0 and self._unused_noise is None:
+            self._unused_noise = self._noise()
+        # An evaluation uses no noise, but the program takes some.
+        noise = self._noise() if num_iterations else self._unused_noise
+        host = (self._real(normal.loc), self._real(normal.factor), state, noise, settings)
+        loc, factor, state, noise, settings = placed(self._spread, host)
+        return advance(
+            self._placed_problem, loc, factor, state, noise, settings, spread=self._spread
+        )
+
+    def _noise(self) -> ChainNoise:
+        shape = (CHUNK, self.num_chains)
+        momentum = self.rng.standard_normal((CHUNK + 1, *shape[1:], self.problem.size))
+        # About a quarter of a period of the standard normal, with jitter, so that a coordinate
+        # with another period does not return to where it was.
+        length = self.rng.uniform(0.75, 2.25, CHUNK + 1)
+        uniform = self.rng.uniform(size=shape)
+        return ChainNoise(self._real(momentum), self._real(uniform), self._real(length))
+
+    def _real(self, value: Any) -> Any:
+        """Converts to the type that the program is compiled for."""
+        return np.asarray(value, self._dtype)
+
+
+def _num_superchains(num_chains: int) -> int:
+    """Returns about as many groups as there are chains in each."""
+    divisors = [k for k in range(2, num_chains) if num_chains % k == 0]
+    return min(divisors, key=lambda k: abs(np.log(k * k / num_chains)), default=num_chains)

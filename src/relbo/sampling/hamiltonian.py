@@ -1,0 +1,186 @@
+"""Hamiltonian Monte Carlo of many chains in one small compiled program.
+
+Most posteriors take longer to compile than to sample. So the model is traced into one loop that
+evaluates it once, and everything that the host can do as well is left to it: it draws the noise
+and fits normals (`relbo.gaussian`), using the same program to evaluate the model.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Scalar
+
+from relbo._devices import Spread, rows
+from relbo.core.dynamics import (
+    acceptance_probability,
+    end_leapfrog,
+    kinetic_energy,
+    start_leapfrog,
+)
+from relbo.gaussian import evaluate_white
+from relbo.problem import Problem
+
+CHUNK = 32
+"""Iterations per call of the compiled program."""
+
+
+class ChainPoints(NamedTuple):
+    """C points in white coordinates, with the log density and the score there."""
+
+    white: Float[Array, "c d"]
+    logdensity: Float[Array, " c"]
+    score: Float[Array, "c d"]
+
+    def energy(self, momentum: Float[Array, "c d"]) -> Float[Array, " c"]:
+        return kinetic_energy(momentum) - self.logdensity
+
+    @property
+    def is_finite(self) -> Bool[Array, " c"]:
+        return jnp.isfinite(self.logdensity) & jnp.all(jnp.isfinite(self.score), 1)
+
+
+class ChainState(NamedTuple):
+    """All chains in the middle of a trajectory."""
+
+    proposal: Float[Array, "c d"]
+    """Where the model is evaluated next."""
+    momentum: Float[Array, "c d"]
+    current: ChainPoints
+    """Where the chains are: the start of the present trajectory."""
+    energy: Float[Array, " c"]
+    """The energy at the start of the trajectory."""
+    is_new: Bool[Array, ""]
+    """Whether the proposal is a starting point, which is accepted without a test."""
+    log_step: Scalar
+    leapfrogs_left: Int[Array, ""]
+    iteration: Int[Array, ""]
+    """Iterations since the adaptation started."""
+
+
+class ChainNoise(NamedTuple):
+    """All random numbers of a chunk."""
+
+    momentum: Float[Array, "m c d"]
+    """One more than iterations: the last trajectory continues in the next chunk."""
+    uniform: Float[Array, "n c"]
+    length: Float[Array, " m"]
+    """The lengths of the trajectories, in white coordinates."""
+
+
+class ChainRecord(NamedTuple):
+    """What a chunk visited; only the iterations that ran are filled along the first axis."""
+
+    white: Float[Array, "n c d"]
+    logdensity: Float[Array, "n c"]
+    acceptance: Float[Array, "n c"]
+
+
+class ChainSettings(NamedTuple):
+    """Numbers that are arguments of the compiled program."""
+
+    num_iterations: Int[Array, ""]
+    adapt: Bool[Array, ""]
+    """Whether to tune the step size."""
+    target_acceptance: Scalar
+    max_leapfrogs: Int[Array, ""]
+
+
+class _Loop(NamedTuple):
+    state: ChainState
+    record: ChainRecord
+    done: Int[Array, ""]
+    """Finished iterations; the turn that evaluates a starting point is not counted."""
+
+
+@functools.partial(jax.jit, static_argnames=("spread",))
+def advance(
+    problem: Problem,
+    loc: Float[Array, " d"],
+    factor: Float[Array, "d d"] | Float[Array, " d"],
+    state: ChainState,
+    noise: ChainNoise,
+    settings: ChainSettings,
+    spread: Spread | None = None,
+) -> tuple[ChainState, ChainRecord]:
+    """Runs Hamiltonian Monte Carlo in white coordinates, z = loc + factor u.
+
+    With no iterations it evaluates the proposal and returns what it found in `current`. The
+    chains may be spread over devices; the host receives all of them.
+    """
+
+    def turn(loop: _Loop) -> _Loop:
+        white = rows(spread, loop.state.proposal)
+        values, scores = evaluate_white(problem, loc, factor, white)
+        return _leapfrog(loop, ChainPoints(white, values, scores), noise, settings)
+
+    def is_unfinished(loop: _Loop) -> Bool[Array, ""]:
+        return loop.state.is_new | (loop.done < settings.num_iterations)
+
+    num_chains, size = state.proposal.shape
+    values = jnp.zeros((CHUNK, num_chains), state.proposal.dtype)
+    record = ChainRecord(jnp.zeros((CHUNK, num_chains, size), values.dtype), values, values)
+    loop = _Loop(state, record, jnp.zeros((), jnp.int32))
+    loop = jax.lax.while_loop(is_unfinished, turn, loop)
+    if spread is not None:
+        loop = spread.whole(loop)
+    return loop.state, loop.record
+
+
+def _leapfrog(
+    loop: _Loop, here: ChainPoints, noise: ChainNoise, settings: ChainSettings
+) -> _Loop:
+    """Ends a leapfrog, accepts or rejects if it was the last one, and starts the next."""
+    state = loop.state
+    arrived = state._replace(
+        momentum=end_leapfrog(state.momentum, here.score, jnp.exp(state.log_step)),
+        leapfrogs_left=state.leapfrogs_left - 1,
+    )
+    loop, here = jax.lax.cond(
+        arrived.leapfrogs_left <= 0,
+        _end_trajectory,
+        lambda loop, here, *_: (loop, here),
+        loop._replace(state=arrived), here, noise, settings,
+    )  # fmt: skip
+    state = loop.state
+    proposal, momentum = start_leapfrog(
+        here.white, state.momentum, here.score, jnp.exp(state.log_step)
+    )
+    return loop._replace(state=state._replace(momentum=momentum, proposal=proposal))
+
+
+def _end_trajectory(
+    loop: _Loop, here: ChainPoints, noise: ChainNoise, settings: ChainSettings
+) -> tuple[_Loop, ChainPoints]:
+    state, record, done = loop
+    is_new = state.is_new
+    energy = jnp.where(here.is_finite, here.energy(state.momentum), jnp.inf)
+    acceptance = acceptance_probability(state.energy, energy)
+    accepted = (noise.uniform[done] < acceptance) | is_new
+    current = ChainPoints(
+        jnp.where(accepted[:, None], here.white, state.current.white),
+        jnp.where(accepted, here.logdensity, state.current.logdensity),
+        jnp.where(accepted[:, None], here.score, state.current.score),
+    )
+    pull = (jnp.mean(acceptance) - settings.target_acceptance) / jnp.sqrt(1.0 + state.iteration)
+    log_step = state.log_step + jnp.where(settings.adapt & ~is_new, pull, 0.0)
+    index = jnp.where(is_new, CHUNK, done)  # nothing is written beyond the buffer
+    record = ChainRecord(
+        record.white.at[index].set(current.white, mode="drop"),
+        record.logdensity.at[index].set(current.logdensity, mode="drop"),
+        record.acceptance.at[index].set(acceptance, mode="drop"),
+    )
+    done = done + jnp.where(is_new, 0, 1)
+    momentum = noise.momentum[done]
+    num_leapfrogs = jnp.ceil(noise.length[done] / jnp.exp(log_step))
+    state = state._replace(
+        current=current,
+        momentum=momentum,
+        energy=current.energy(momentum),
+        is_new=jnp.zeros((), bool),
+        log_step=log_step,
+        leapfrogs_left=jnp.clip(num_leapfrogs, 1, settings.max_leapfrogs).astype(jnp.int32),
+        iteration=state.iteration + jnp.where(is_new, 0, 1),
+    )
+    return _Loop(state, record, done), current

@@ -1,0 +1,234 @@
+"""Hidden Markov models of a categorical series."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, PRNGKeyArray, Scalar
+
+from relbo.core.checks import check_integer
+from relbo.core.random import KeyLike, as_key
+from relbo.evaluate.forecasts import CategoricalForecast
+from relbo.statespace.distributions import HiddenMarkovSeries
+from relbo.statespace.forward import (
+    filter_states,
+    forecast_symbols,
+    log_likelihood,
+    smooth_states,
+)
+from relbo.statespace.observations import (
+    check_length,
+    check_values,
+    observed_entries,
+)
+
+
+class HiddenMarkovFiltered(NamedTuple):
+    """Probabilities of the hidden state at each step, given the observations so far."""
+
+    log_probs: Float[Array, "t k"]
+    """log p(z_t | x_1..x_t)."""
+    predicted_log_probs: Float[Array, "t k"]
+    """log p(z_t | x_1..x_{t-1})."""
+    log_likelihoods: Float[Array, " t"]
+    """log p(x_t | x_1..x_{t-1}); zero where nothing was observed."""
+
+    @property
+    def log_likelihood(self) -> Scalar:
+        return jnp.sum(self.log_likelihoods)
+
+
+class HiddenMarkovSimulated(NamedTuple):
+    """A path of the hidden state that was drawn from the model, and its symbols."""
+
+    states: Int[Array, " t"]
+    series: Int[Array, " t"]
+
+
+class HiddenMarkov(eqx.Module):
+    r"""A hidden Markov chain with k states that emits one of s symbols at each step.
+
+    $$z_1 \sim \pi, \qquad z_{t+1} \sim A_{z_t}, \qquad x_t \sim B_{z_t}$$
+
+    A series consists of whole numbers from 0 to s - 1, as integers or as floats. NaN, or
+    `False` in a mask, marks a missing entry. All methods take one series; use `jax.vmap` for
+    batches.
+
+    Args:
+        initial: pi, the probabilities of the first state, `[k]`.
+        transition: A, one row of probabilities per state, `[k, k]`. Zeros are allowed.
+        emission: B, one row per state, `[k, s]`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> swap = jnp.array([[0.1, 0.9], [0.9, 0.1]])
+        >>> chain = HiddenMarkov(jnp.array([0.5, 0.5]), swap, jnp.eye(2))
+        >>> chain.forecast(jnp.array([0, 1, 0]), 2).mode.tolist()
+        [1, 0]
+    """
+
+    log_initial: Float[Array, " k"]
+    log_transition: Float[Array, "k k"]
+    log_emission: Float[Array, "k s"]
+
+    def __init__(self, initial: ArrayLike, transition: ArrayLike, emission: ArrayLike):
+        given = {"initial": initial, "transition": transition, "emission": emission}
+        dtype = jnp.result_type(float, *given.values())
+        given = {name: jnp.asarray(value, dtype) for name, value in given.items()}
+        _check_shapes(given)
+        for name, value in given.items():
+            _check_probabilities(name, value)
+        self.log_initial = _safe_log(given["initial"])
+        self.log_transition = _safe_log(given["transition"])
+        self.log_emission = _safe_log(given["emission"])
+
+    @property
+    def num_states(self) -> int:
+        return self.log_initial.shape[-1]
+
+    @property
+    def num_symbols(self) -> int:
+        return self.log_emission.shape[-1]
+
+    def log_likelihood(self, series: Array, mask: Array | None = None) -> Scalar:
+        """Returns log p(series), summed over all paths of the hidden state.
+
+        It is NaN if a symbol is out of range inside a compiled function, where no error can be
+        raised.
+        """
+        return log_likelihood(*self._log_probs(series, mask))
+
+    def filter(self, series: Array, mask: Array | None = None) -> HiddenMarkovFiltered:
+        """Returns probabilities of the hidden state given the observations so far."""
+        return HiddenMarkovFiltered(*filter_states(*self._log_probs(series, mask))[1])
+
+    def smooth(self, series: Array, mask: Array | None = None) -> Float[Array, "t k"]:
+        """Returns log p(z_t | the whole series)."""
+        return smooth_states(*self._log_probs(series, mask))
+
+    def forecast(
+        self, series: Array, num_steps: int, mask: Array | None = None
+    ) -> CategoricalForecast:
+        """Returns the probabilities of the symbols at each of the next steps.
+
+        Args:
+            series: the observed symbols.
+            num_steps: number of steps ahead.
+            mask: `True` where observed.
+
+        Returns:
+            A `CategoricalForecast` with `num_steps` entries, for the scores of
+            `relbo.evaluate`.
+        """
+        check_integer("num_steps", num_steps, 1)
+        predicted, _ = filter_states(*self._log_probs(series, mask))
+        return CategoricalForecast(
+            forecast_symbols(predicted, self.log_transition, self.log_emission, num_steps)
+        )
+
+    def simulate(self, key: KeyLike, num_steps: int) -> HiddenMarkovSimulated:
+        """Draws a path of the hidden state and its symbols."""
+        check_integer("num_steps", num_steps, 1)
+        start_key, path_key = jr.split(as_key(key))
+        return _simulate(self, start_key, jr.split(path_key, num_steps))
+
+    def _log_probs(self, series: Array, mask: Array | None) -> tuple[Array, Array, Array]:
+        """Returns log p(z_1), log p(z_{t+1} | z_t) and log p(x_t | z_t) of a series.
+
+        The last one is zero where nothing was observed.
+        """
+        series = jnp.asarray(series)
+        check_length(series)
+        if series.ndim != 1:
+            raise ValueError(f"series: expected the shape [t], got {series.shape}")
+        observed = observed_entries(series, mask)
+        symbols = jnp.where(observed, series, 0)
+        _check_symbols(symbols, self.num_symbols)
+        index = symbols.astype(int)
+        is_symbol = (index == symbols) & (index >= 0) & (index < self.num_symbols)
+        # JAX would clip an index that is out of range.
+        emitted = jnp.where(is_symbol[:, None], self.log_emission.T[index], jnp.nan)
+        emitted = jnp.where(observed[:, None], emitted, 0.0)
+        return self.log_initial, self.log_transition, emitted
+
+
+def hidden_markov_model(
+    series: Array | None = None,
+    *,
+    num_states: int,
+    num_symbols: int,
+    concentration: float = 1.0,
+    mask: Bool[Array, " t"] | None = None,
+    num_steps: int | None = None,
+) -> None:
+    """Defines a hidden Markov model as a NumPyro program (section 5.2 of the paper).
+
+    The path is summed out. The rows of both matrices have Dirichlet priors, and all first
+    states have the same probability. The sites are `transition`, `emission` and the observed
+    `series`.
+
+    Args:
+        series: the symbols, `[t]`; `None` to draw them from the prior.
+        num_states: k, the number of hidden states.
+        num_symbols: s, the number of symbols.
+        concentration: the concentration of the Dirichlet priors; 1 is flat.
+        mask: `True` where the series was observed.
+        num_steps: the length of the series if it is `None`.
+    """
+    rows = lambda size: dist.Dirichlet(jnp.full((num_states, size), concentration)).to_event(1)
+    transition = numpyro.sample("transition", rows(num_states))
+    emission = numpyro.sample("emission", rows(num_symbols))
+    chain = HiddenMarkov(jnp.full(num_states, 1.0 / num_states), transition, emission)
+    length = num_steps if series is None else len(series)
+    if length is None:
+        raise ValueError("num_steps: expected the length of the series to draw, got None")
+    numpyro.sample("series", HiddenMarkovSeries(chain, length, mask), obs=series)
+
+
+def _check_symbols(symbols: Array, num_symbols: int) -> None:
+    is_symbol = lambda values: (
+        (values >= 0) & (values < num_symbols) & (values == np.floor(values))
+    )
+    check_values("series", symbols, is_symbol, f"whole numbers from 0 to {num_symbols - 1}")
+
+
+@jax.jit
+def _simulate(chain: HiddenMarkov, key: PRNGKeyArray, keys: Array) -> HiddenMarkovSimulated:
+    def step(state: Array, key: PRNGKeyArray) -> tuple[Array, HiddenMarkovSimulated]:
+        symbol_key, state_key = jr.split(key)
+        symbol = jr.categorical(symbol_key, chain.log_emission[state])
+        following = jr.categorical(state_key, chain.log_transition[state])
+        return following, HiddenMarkovSimulated(state, symbol)
+
+    return jax.lax.scan(step, jr.categorical(key, chain.log_initial), keys)[1]
+
+
+def _safe_log(probabilities: Array) -> Array:
+    is_possible = probabilities != 0
+    logs = jnp.log(jnp.where(is_possible, probabilities, 1.0))
+    return jnp.where(is_possible, logs, -jnp.inf)
+
+
+def _check_shapes(given: dict[str, Array]) -> None:
+    if given["initial"].ndim != 1 or given["initial"].shape[0] == 0:
+        raise ValueError(f"initial: expected a vector, got the shape {given['initial'].shape}")
+    number = given["initial"].shape[0]
+    if given["transition"].shape != (number, number):
+        raise ValueError(
+            f"transition: expected the shape {(number, number)}, got "
+            f"{given['transition'].shape}"
+        )
+    emission = given["emission"]
+    if emission.ndim != 2 or emission.shape[0] != number or emission.shape[1] == 0:
+        raise ValueError(f"emission: expected the shape [{number}, s], got {emission.shape}")
+
+
+def _check_probabilities(name: str, value: Array) -> None:
+    check_values(name, value, lambda x: x >= 0, "probabilities of zero or more")
+    adds_up = lambda x: np.abs(x.sum(axis=-1) - 1.0) < 1e-3
+    check_values(name, value, adds_up, "rows that add up to 1")

@@ -1,0 +1,269 @@
+"""Linear-Gaussian state-space models."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Float, Scalar
+
+from relbo.core.checks import check_integer
+from relbo.core.random import KeyLike, as_key
+from relbo.evaluate.forecasts import NormalForecast
+from relbo.statespace.kalman import (
+    LinearGaussianFiltered,
+    LinearGaussianSimulated,
+    LinearGaussianSmoothed,
+    kalman_filter,
+    kalman_forecast,
+    kalman_smoother,
+    log_likelihood,
+    simulate,
+)
+from relbo.statespace.observations import (
+    check_length,
+    check_values,
+    observed_entries,
+)
+from relbo.statespace.spans import Observations, Parts
+from relbo.statespace.wide_start import Moments
+
+_CONSTANT_NDIM = {
+    "transition": 2,
+    "transition_offset": 1,
+    "transition_covariance": 2,
+    "observation": 2,
+    "observation_offset": 1,
+    "observation_variance": 1,
+}
+"""The number of axes of each part if it is the same at every step."""
+
+
+class LinearGaussian(eqx.Module):
+    r"""A state-space model with linear transitions, linear observations and Gaussian noise.
+
+    $$z_1 \sim N(m_1, P_1), \qquad z_{t+1} = F_t z_t + c_t + N(0, Q_t), \qquad
+      x_t = H_t z_t + d_t + N(0, \operatorname{diag} R_t)$$
+
+    with covariances as second arguments. The noise of the m observed numbers is independent;
+    model correlated noise as part of the state. Any part except the first state may change with
+    time, with a leading axis that has one entry per step; the transition at t leads from t to
+    t + 1. A series has the shape `[t, m]`, or `[t]` if m is one. NaN, or `False` in a mask,
+    marks a missing entry.
+
+    All methods take one series; use `jax.vmap` for batches of series, of models or of both.
+    Inside a compiled function, where no error can be raised, they return NaN if a variance is
+    negative.
+
+    Args:
+        initial_mean: m_1, `[n]`.
+        initial_covariance: P_1, `[n, n]`.
+        transition: F, `[n, n]` or `[t, n, n]`.
+        transition_covariance: Q, likewise.
+        observation: H, `[m, n]` or `[t, m, n]`.
+        observation_variance: R, `[m]` or `[t, m]`.
+        transition_offset: c, `[n]` or `[t, n]`.
+        observation_offset: d, `[m]` or `[t, m]`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> one = jnp.ones((1, 1))
+        >>> walk = LinearGaussian(jnp.zeros(1), one, one, 0.1 * one, one, jnp.ones(1))
+        >>> walk.forecast(jnp.array([1.0, jnp.nan, 2.0]), 2).loc.shape
+        (2,)
+    """
+
+    initial_mean: Float[Array, " n"]
+    initial_covariance: Float[Array, "n n"]
+    transition: Float[Array, "*t n n"]
+    transition_covariance: Float[Array, "*t n n"]
+    observation: Float[Array, "*t m n"]
+    observation_variance: Float[Array, "*t m"]
+    transition_offset: Float[Array, "*t n"]
+    observation_offset: Float[Array, "*t m"]
+
+    def __init__(
+        self,
+        initial_mean: Array,
+        initial_covariance: Array,
+        transition: Array,
+        transition_covariance: Array,
+        observation: Array,
+        observation_variance: Array,
+        transition_offset: Array | None = None,
+        observation_offset: Array | None = None,
+    ):
+        given = {
+            "initial_mean": initial_mean,
+            "initial_covariance": initial_covariance,
+            "transition": transition,
+            "transition_covariance": transition_covariance,
+            "observation": observation,
+            "observation_variance": observation_variance,
+        }
+        dtype = jnp.result_type(float, *given.values())
+        given = {name: jnp.asarray(value, dtype) for name, value in given.items()}
+        num_states, num_observed = _sizes(given)
+        for name, value, size in (
+            ("transition_offset", transition_offset, num_states),
+            ("observation_offset", observation_offset, num_observed),
+        ):
+            given[name] = jnp.zeros(size, dtype) if value is None else jnp.asarray(value, dtype)
+        _check_shapes(given, num_states, num_observed)
+        for name, variances in _variances(given):
+            check_values(name, variances, lambda x: x >= 0, "variances of zero or more")
+        for name, value in given.items():
+            setattr(self, name, value)
+
+    @property
+    def num_states(self) -> int:
+        return self.initial_mean.shape[-1]
+
+    @property
+    def num_observed(self) -> int:
+        return self.observation.shape[-2]
+
+    def log_likelihood(self, series: Array, mask: Array | None = None) -> Scalar:
+        """Returns log p(series), with the path of the state integrated out exactly."""
+        read, parts = self._prepare(series, mask)
+        return self._nan_if_invalid(log_likelihood(self._start, parts, read))
+
+    def filter(self, series: Array, mask: Array | None = None) -> LinearGaussianFiltered:
+        """Returns moments of the state given the observations so far.
+
+        It uses Joseph's form and keeps an uncertain first state apart, which keeps it accurate
+        in float32.
+        """
+        read, parts = self._prepare(series, mask)
+        return self._nan_if_invalid(kalman_filter(self._start, parts, read))
+
+    def smooth(self, series: Array, mask: Array | None = None) -> LinearGaussianSmoothed:
+        """Returns moments of the state given the whole series.
+
+        The backward recursion of Bryson and Frazier inverts no matrix, so states may be known
+        exactly or depend on each other. Its covariance is a difference: in float32 the first
+        steps lose digits if the standard deviation of the first state is a thousand times that
+        of the noise.
+
+        References:
+            Durbin and Koopman, Time series analysis by state space methods, 2012, section 4.4.
+        """
+        read, parts = self._prepare(series, mask)
+        return self._nan_if_invalid(kalman_smoother(self._start, parts, read))
+
+    def forecast(
+        self, series: Array, num_steps: int, mask: Array | None = None
+    ) -> NormalForecast:
+        """Returns the predictive distribution of each of the next steps.
+
+        Args:
+            series: the observed series.
+            num_steps: number of steps ahead; parts that change with time must cover them.
+            mask: `True` where observed.
+
+        Returns:
+            A `NormalForecast` of the shape `[num_steps, m]`, or `[num_steps]` if the series has
+            one axis, for the scores of `relbo.evaluate`.
+        """
+        check_integer("num_steps", num_steps, 1)
+        read, parts = self._prepare(series, mask, num_steps)
+        length = read.values.shape[0]
+        before, after = (parts.at(when) for when in (slice(length), slice(length, None)))
+        steps = jnp.arange(num_steps)
+        mean, variance = kalman_forecast(self._start, before, after, read, steps)
+        if jnp.ndim(series) == 1:
+            mean, variance = mean[:, 0], variance[:, 0]
+        return NormalForecast(mean, self._nan_if_invalid(jnp.sqrt(variance)))
+
+    def simulate(self, key: KeyLike, num_steps: int) -> LinearGaussianSimulated:
+        """Draws a path of the state and its observations."""
+        check_integer("num_steps", num_steps, 1)
+        start_key, path_key = jr.split(as_key(key))
+        keys = jr.split(path_key, num_steps)
+        return simulate(start_key, self._start, self._parts(num_steps), keys)
+
+    @property
+    def _start(self) -> Moments:
+        return self.initial_mean, self.initial_covariance
+
+    def _prepare(
+        self, series: Array, mask: Array | None, num_ahead: int = 0
+    ) -> tuple[Observations, Parts]:
+        series = jnp.asarray(series)
+        check_length(series)
+        observed = observed_entries(series, mask)
+        if series.ndim == 1 and self.num_observed == 1:
+            series, observed = series[:, None], observed[:, None]
+        if series.ndim != 2 or series.shape[1] != self.num_observed:
+            raise ValueError(
+                f"series: expected the shape [t, {self.num_observed}]"
+                f"{' or [t]' if self.num_observed == 1 else ''}, got {series.shape}"
+            )
+        # Missing entries are multiplied by zero later, which would keep a NaN.
+        values = jnp.where(observed, series, 0).astype(self.initial_mean.dtype)
+        return Observations(values, observed), self._parts(series.shape[0] + num_ahead)
+
+    def _parts(self, num_steps: int) -> Parts:
+        constant, changing = {}, {}
+        for name, ndim in _CONSTANT_NDIM.items():
+            value = getattr(self, name)
+            if value.ndim == ndim:
+                constant[name] = value
+                continue
+            if value.shape[0] < num_steps:
+                raise ValueError(
+                    f"{name}: it changes with time and has {value.shape[0]} steps, but "
+                    f"{num_steps} are needed (for a forecast, including the steps ahead)"
+                )
+            changing[name] = value[:num_steps]
+        return Parts(constant, changing)
+
+    def _nan_if_invalid(self, results: Any) -> Any:
+        """Replaces all results by NaN if a variance is negative."""
+        is_valid = jnp.array(True)
+        for _, variances in _variances(vars(self)):
+            is_valid &= jnp.all(variances >= 0)
+        zero_or_nan = jnp.where(is_valid, 0.0, jnp.nan).astype(self.initial_mean.dtype)
+        return jax.tree.map(lambda leaf: leaf + zero_or_nan, results)
+
+
+def _sizes(given: dict[str, Array]) -> tuple[int, int]:
+    mean, observation = given["initial_mean"], given["observation"]
+    if mean.ndim != 1 or mean.shape[0] == 0:
+        raise ValueError(f"initial_mean: expected a vector, got the shape {mean.shape}")
+    if observation.ndim not in (2, 3):
+        raise ValueError(
+            f"observation: expected the shape [m, n] or [t, m, n], got {observation.shape}"
+        )
+    return mean.shape[0], observation.shape[-2]
+
+
+def _check_shapes(given: dict[str, Array], num_states: int, num_observed: int) -> None:
+    square = (num_states, num_states)
+    wanted = {
+        "initial_covariance": square,
+        "transition": square,
+        "transition_covariance": square,
+        "observation": (num_observed, num_states),
+        "observation_variance": (num_observed,),
+        "transition_offset": (num_states,),
+        "observation_offset": (num_observed,),
+    }
+    for name, shape in wanted.items():
+        found = given[name].shape
+        may_change = name in _CONSTANT_NDIM
+        if found != shape and not (may_change and found[1:] == shape):
+            sizes = ", ".join(map(str, shape))
+            raise ValueError(
+                f"{name}: expected the shape [{sizes}]"
+                f"{f' or [t, {sizes}]' if may_change else ''}, got {found}"
+            )
+
+
+def _variances(parts: dict[str, Array]) -> list[tuple[str, Array]]:
+    diagonals = [
+        (name, jnp.diagonal(parts[name], axis1=-2, axis2=-1))
+        for name in ("initial_covariance", "transition_covariance")
+    ]
+    return [*diagonals, ("observation_variance", parts["observation_variance"])]

@@ -1,0 +1,202 @@
+"""A structural model of a series: trend, seasons, covariates, and priors in its scale."""
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jaxtyping import Array, ArrayLike, Float
+
+from relbo.evaluate.forecasts import NormalMixtureForecast
+from relbo.statespace.distributions import LinearGaussianSeries
+from relbo.statespace.dlm import autoregression, dlm, local_linear_trend, regression, seasonal
+from relbo.statespace.linear_gaussian import LinearGaussian
+from relbo.statespace.observations import check_length, is_known
+from relbo.statespace.scale_prior import NormalScale
+
+
+class SeriesScale(NamedTuple):
+    """The scale of the priors, computed from the observed part of a series."""
+
+    level: Array
+    """The mean of the first two cycles of seasons."""
+    spread: Array
+    """The standard deviation of the series."""
+    length: Array
+    """The number of steps."""
+    unit: Array
+    """The root mean square of the changes from step to step, less the changes one cycle before:
+    what a constant trend and constant seasons do not explain."""
+
+
+class StructuralModel:
+    r"""A NumPyro model of a series: trend, seasons, covariates and noise.
+
+    $$x_t = \mu_t + a_t + \gamma_t + N(0, s_{obs}), \qquad
+      \mu_{t+1} = \mu_t + \delta_t, \quad \delta_{t+1} = \delta_t + N(0, s_{slope}), \qquad
+      a_{t+1} = e^{-1/\tau} a_t + N(0, s_{level})$$
+
+    and seasons $\gamma$ that cycle. Deviations a of the level decay within about tau steps; for
+    large tau this is the paper's local linear trend, which `forgetting=False` selects. The path
+    of the state is integrated out by the Kalman filter. The sites are `observation_scale`,
+    `level_scale`, `slope_scale`, `seasonal_scale` and `level_memory`, and the observed
+    `series`.
+
+    The priors depend on the scale of the series. Let n be its length and u the root mean square
+    of $\Delta \Delta_p x$, whose square under the model is about $4 s_{obs}^2 + 2 s_{level}^2 +
+    2 s_{seasonal}^2$ plus a contribution of the slope. The four scales have half-normal priors.
+    That of the noise, $u/4$, and that of the level, $u/\sqrt8$, would each explain a quarter of
+    $u^2$. Slopes and seasons change more slowly: the prior scale of the slope is $\sqrt3/n$
+    times that of the level, with which it moves the series from end to end as much as a random
+    walk of the level does. That of a season, which changes once in p steps, is $1/\sqrt p$
+    times that of the level. The memory is log-normal around $n/3$ within a factor of e, because
+    a series cannot distinguish a longer memory from a random walk. In unconstrained space all
+    priors are normal.
+
+    Args:
+        period: p, the number of steps in a cycle of seasons; `None` for no seasons.
+        covariates: `[t, k]`, including the steps of a forecast.
+        forgetting: whether deviations of the level decay over time.
+
+    Example:
+        >>> import jax, relbo
+        >>> from relbo.data import load_co2
+        >>> model = StructuralModel(period=12)
+        >>> series = load_co2().values[:120]
+        >>> draws = relbo.infer(jax.random.key(0), model, (series,)).draws
+        >>> forecast = model.forecast(draws, series, 24)
+    """
+
+    def __init__(
+        self,
+        period: int | None = None,
+        covariates: ArrayLike | None = None,
+        *,
+        forgetting: bool = True,
+    ):
+        if period is not None and period < 2:
+            raise ValueError(f"period: expected at least 2 steps, or None, got {period}")
+        self.period = period
+        self.covariates = None if covariates is None else jnp.asarray(covariates)
+        self.forgetting = forgetting
+
+    def __call__(self, series: Array) -> None:
+        series = jnp.asarray(series)
+        scale = self.scale_of(series)
+        values = {
+            name: numpyro.sample(name, prior) for name, prior in self._priors(scale).items()
+        }
+        process = self._process(values, scale)
+        numpyro.sample("series", LinearGaussianSeries(process, len(series)), obs=series)
+
+    def scale_of(self, series: Array) -> SeriesScale:
+        """Returns the scale of the priors.
+
+        Raises:
+            ValueError: if the series is constant, all missing or too short.
+        """
+        series = jnp.asarray(series)
+        check_length(series)
+        if series.ndim != 1:
+            raise ValueError(f"series: expected the shape [t], got {series.shape}")
+        cycle = self.period or 1
+        if len(series) < cycle + 3:
+            raise ValueError(
+                f"series: expected at least {cycle + 3} steps for a period of {cycle}, got "
+                f"{len(series)}"
+            )
+        # In JAX's precision, like everything else.
+        values = series.astype(jnp.result_type(float))
+        first = values[: max(2 * cycle, 4)]
+        changes = jnp.diff(values)
+        if self.period is not None:
+            changes = changes[cycle:] - changes[:-cycle]
+        centre = jnp.nanmean(values)
+        spread = jnp.nanstd(values)
+        unit = jnp.sqrt(jnp.nanmean(changes**2))
+        # In a series without noise no changes are left; use a fraction of its spread instead.
+        unit = jnp.maximum(jnp.where(jnp.isnan(unit), spread, unit), 1e-3 * spread)
+        level = jnp.nanmean(first)
+        if is_known(spread):
+            _check_spread(series, np.asarray(spread))
+        length = jnp.full((), len(series), values.dtype)
+        return SeriesScale(jnp.where(jnp.isnan(level), centre, level), spread, length, unit)
+
+    def process(self, values: Mapping[str, ArrayLike], series: Array) -> LinearGaussian:
+        """Returns the state-space model at given values of the sites."""
+        return self._process(values, self.scale_of(series))
+
+    def forecast(
+        self, draws: Mapping[str, ArrayLike], series: Array, num_steps: int
+    ) -> NormalMixtureForecast:
+        """Returns the predictive distribution of each of the next steps, a mixture over draws.
+
+        Args:
+            draws: posterior draws by site, along a leading axis.
+            series: the observed series.
+            num_steps: number of steps ahead.
+        """
+        scale = self.scale_of(series)
+        series = jnp.asarray(series)
+
+        @jax.jit
+        def ahead(draws: dict[str, Array], series: Array, scale: SeriesScale) -> tuple:
+            def one(draw: dict[str, Array]) -> tuple[Array, Array]:
+                normal = self._process(draw, scale).forecast(series, num_steps)
+                return normal.loc, normal.scale
+
+            return jax.lax.map(one, draws, batch_size=64)
+
+        names = self._priors(scale)
+        return NormalMixtureForecast(
+            *ahead({n: jnp.asarray(draws[n]) for n in names}, series, scale)
+        )
+
+    def _priors(self, scale: SeriesScale) -> dict[str, dist.Distribution]:
+        level = scale.unit / math.sqrt(8.0)
+        priors: dict[str, dist.Distribution] = {
+            "observation_scale": NormalScale(scale.unit / 4.0),
+            "level_scale": NormalScale(level),
+            "slope_scale": NormalScale(level * math.sqrt(3.0) / scale.length),
+        }
+        if self.period is not None:
+            priors["seasonal_scale"] = NormalScale(level / math.sqrt(self.period))
+        if self.forgetting:
+            priors["level_memory"] = dist.LogNormal(jnp.log(scale.length / 3.0), 1.0)
+        return priors
+
+    def _process(self, values: Mapping[str, ArrayLike], scale: SeriesScale) -> LinearGaussian:
+        zero = jnp.zeros_like(scale.level)
+        moved = values["level_scale"]
+        blocks = [
+            local_linear_trend(
+                zero if self.forgetting else moved,
+                values["slope_scale"],
+                initial_mean=jnp.stack([scale.level, zero]),
+                initial_scale=2.0 * scale.spread * jnp.array([1.0, 1.0 / (self.period or 4)]),
+            )
+        ]
+        if self.forgetting:
+            memory = jnp.asarray(values["level_memory"])
+            blocks.append(autoregression(jnp.exp(-1.0 / memory), moved))
+        if self.period is not None:
+            season = values["seasonal_scale"]
+            blocks.append(seasonal(self.period, season, initial_scale=2.0 * scale.spread))
+        if self.covariates is not None:
+            size = jnp.nanstd(self.covariates)
+            coefficient = 2.0 * scale.spread / jnp.where(size > 0, size, 1.0)
+            blocks.append(regression(self.covariates, initial_scale=coefficient))
+        return dlm(*blocks, observation_scale=values["observation_scale"])
+
+
+def _check_spread(series: Float[Array, " t"], spread: np.ndarray) -> None:
+    if np.isnan(spread):
+        raise ValueError("series: expected some observed values, got only NaN")
+    if spread == 0:
+        raise ValueError(
+            f"series: expected values that differ, got the constant {np.nanmax(series)}"
+        )

@@ -1,0 +1,253 @@
+"""Trains a guide."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array, Key, PRNGKeyArray
+from numpyro.infer.autoguide import AutoMultivariateNormal
+
+from relbo._devices import spread_over
+from relbo._progress import Report, progress_bar
+from relbo.core.random import as_key
+from relbo.guides.auto_refined import AutoRefined
+from relbo.problem.call import Call, checked_call
+from relbo.problem.traces import Model, has_local_sites, initial_run, latent_names
+from relbo.training.checkpoints import (
+    Checkpoints,
+    Fingerprint,
+    Snapshot,
+    fingerprint,
+)
+from relbo.training.data import RowStream, laid_out, not_finite
+from relbo.training.loop import TrainingLoop
+from relbo.training.program import Program, program_for
+from relbo.training.result import Fit, result_of
+from relbo.training.rows import Rows
+from relbo.training.starts import Starts, warm_values
+from relbo.training.stopping import SeedProgress, Stopping, StoppingRule, check_at_least_one
+from relbo.training.update import InitialValues
+
+DENSE_LIMIT = 200
+"""The largest dimension in which the default guide learns all correlations."""
+
+
+def fit(
+    key: PRNGKeyArray | int,
+    model: Model,
+    args: tuple = (),
+    kwargs: dict[str, Any] | None = None,
+    *,
+    guide: Any = None,
+    loss: Any = None,
+    optimiser: Any = None,
+    num_iterations: int = 10_000,
+    batch_size: int | None = None,
+    starts: Starts = Starts(),  # noqa: B008
+    stopping: Stopping = Stopping(),  # noqa: B008
+    checkpoint_dir: str | Path | None = None,
+    mesh: Mesh | None = None,
+    progress: bool = True,
+) -> Fit:
+    """Trains a guide, refined or not, with NumPyro's SVI.
+
+    Iterations are compiled in chunks of 100; the host looks at the losses after each chunk. A
+    second fit with the same model, guide, loss and optimiser (the same objects) to data of the
+    same shapes compiles nothing.
+
+    Args:
+        key: a random key or an integer seed.
+        model: a NumPyro program.
+        args, kwargs: its arguments, which are also the guide's.
+        guide: any guide of NumPyro or relbo, or a function. The default is `AutoRefined` over
+            a multivariate normal, or over a mean-field normal beyond 200 dimensions.
+        loss: a NumPyro ELBO, which also says how many draws an update takes
+            (`Trace_ELBO(num_particles=16)`). The default is `Trace_ELBO` with 16 draws, or
+            `RefinedELBO` with 16 particles if the particles of the guide's kernel interact.
+        optimiser: an optax optimiser, schedules included. The default is Adam with gradients
+            clipped at a global norm of 10. Its learning rate falls from 0.03 to 0.01 to 0.003
+            each time the smoothed loss stops falling, so that no schedule is needed.
+        num_iterations: maximum number of iterations.
+        batch_size: number of rows of a minibatch. Each array among the arguments that has the
+            common leading length N is subsampled, in a new random order each epoch that the key
+            determines; the last N mod batch_size rows of an epoch are left out. The model
+            scales by its own plate: `numpyro.plate("data", N, subsample_size=batch_size)`. A
+            refined guide then takes its steps on the minibatch that the loss sees; its ELBO is
+            a bound for local latent values only. See `relbo.bound` and `guide.bound`.
+        starts: number of seeds, and whether to start from a fitted normal.
+        stopping: when to stop early, the time budget, and what to do about a failure.
+        checkpoint_dir: a directory for snapshots. A run that finds its own snapshots there
+            continues from the last one and ends as if it had never been interrupted.
+        mesh: the devices to use; the default is all devices, including those of other processes
+            after `relbo.distributed.initialize`. The rows of a minibatch are spread over the
+            devices, or the draws of the loss if there are no minibatches: as many devices as
+            divide their number take a part each. Arrays among the arguments are copied to every
+            device; for data that do not fit there see `relbo.Rows`. The numbers are those of a
+            single device, up to rounding.
+        progress: whether to show a progress bar.
+
+    Returns:
+        A `Fit`; its `result` says how it ended and its `message` why.
+
+    Example:
+        >>> import jax, numpyro, numpyro.distributions as dist
+        >>> def model(y):
+        ...     mean = numpyro.sample("mean", dist.Normal(0.0, 10.0))
+        ...     numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+        >>> trained = fit(0, model, (jax.numpy.ones(10),))
+        >>> draws = trained.guide.sample_posterior(
+        ...     jax.random.key(1), trained.params, jax.numpy.ones(10), sample_shape=(100,)
+        ... )
+    """
+    began = time.monotonic()
+    _check_options(num_iterations, starts, stopping)
+    deadline = np.inf if stopping.seconds is None else began + stopping.seconds
+    keys = jr.split(as_key(key), starts.num_seeds)
+    call = checked_call(args, kwargs)
+    layout, arrays = laid_out(call, batch_size)
+    first = layout.first(arrays)
+    bad_arguments = not_finite(layout.call.fill(first if layout.is_streamed else arrays))
+    with _naming(bad_arguments):
+        program, initial = program_for(
+            keys,
+            lambda: _default_guide(model, layout.call.fill(first)),
+            model=model,
+            guide=guide,
+            loss=loss,
+            optimiser=optimiser,
+            layout=layout,
+            first=first,
+            shapes=tuple((x.shape, str(x.dtype)) for x in arrays),
+            spread=spread_over(mesh),
+        )
+    if stopping.on_failure == "back off" and not program.is_scalable:
+        raise ValueError(
+            'on_failure: "back off" needs an optimiser of optax, whose updates can be scaled, '
+            f"got {type(optimiser).__name__}"
+        )
+    rule = StoppingRule(stopping, is_default_optimiser=program.is_default_optimiser)
+    if program.is_pinned:
+        arrays = first = ()
+    setup = _Setup(program, initial, keys, call, arrays, first, starts, stopping)
+    with progress_bar(progress) as report, contextlib.ExitStack() as stack:
+        checkpoints = None
+        if checkpoint_dir is not None:
+            checkpoints = Checkpoints(checkpoint_dir, setup.fingerprint(), program.spread)
+        snapshot = setup.start(checkpoints, report, deadline)
+        stream = None
+        if layout.is_streamed:
+            stream = RowStream(layout, arrays, setup.order_keys, program.spread)
+            stack.enter_context(contextlib.closing(stream))
+        loop = TrainingLoop(
+            program, setup.whole_arrays, stream, rule, snapshot, checkpoints, report
+        )
+        end, is_late = loop.run(num_iterations, deadline)
+    return result_of(program, rule, end, is_late=is_late, bad_arguments=bad_arguments)
+
+
+class _Setup(NamedTuple):
+    """A program with its data and options, ready to start."""
+
+    program: Program
+    initial: InitialValues
+    keys: Key[Array, " s"]
+    """One key per seed."""
+    call: Call
+    """The arguments as the user passed them."""
+    arrays: tuple
+    first: tuple
+    """The arrays of the first minibatch."""
+    starts: Starts
+    stopping: Stopping
+
+    @property
+    def order_keys(self) -> Key[Array, " s"]:
+        """One key per seed, for the order of the data."""
+        return jax.vmap(lambda key: jr.fold_in(key, 1))(self.keys)
+
+    @property
+    def whole_arrays(self) -> tuple:
+        """The arrays that are copied to every device."""
+        layout = self.program.layout
+        return layout.cut(self.arrays, lambda _: None) if layout.is_streamed else self.arrays
+
+    def start(
+        self, checkpoints: Checkpoints | None, report: Report, deadline: float
+    ) -> Snapshot:
+        """Returns the last snapshot, or else a new start."""
+        if checkpoints is not None:
+            found = checkpoints.latest(self._begin({}))
+            if found is not None:
+                return found
+        program, better = self.program, {}
+        if checkpoints is not None or (program.spread and program.spread.is_shared):
+            # A warm start that is cut short differs from that of a resumed run, or of another
+            # process.
+            deadline = np.inf
+        if self.starts.warm:
+            call = program.layout.call.fill(self.first)
+            better = warm_values(
+                self.keys, program.model, program.guide, call, self.initial, report, deadline
+            )
+        seeds = [SeedProgress(is_whitened=bool(better)) for _ in self.keys]
+        losses = np.zeros((len(seeds), 0), np.dtype(jnp.result_type(float)))
+        return Snapshot(0, self._begin(better), losses, seeds)
+
+    def fingerprint(self) -> Fingerprint:
+        program, loss = self.program, self.program.updates.svi.loss
+        data = [x for x in jax.tree.leaves(self.call) if hasattr(x, "dtype")]
+        settings = asdict(self.starts) | asdict(self.stopping)
+        del settings["seconds"]  # a resumed run may have another time budget
+        return fingerprint(
+            names={"model": program.model, "guide": program.guide, "loss": loss},
+            settings={"batch_size": program.layout.batch_size, **settings},
+            values={
+                "key": self.keys,
+                # Only some rows of data on disk are read.
+                "data": [x.probe() if isinstance(x, Rows) else x for x in data],
+            },
+            program=program.text(self._begin({}), self.whole_arrays, self.first),
+        )
+
+    def _begin(self, better: dict[str, Any]) -> Any:
+        return self.program.begin(self.initial, better, self.order_keys)
+
+
+@contextlib.contextmanager
+def _naming(bad_arguments: list[str]) -> Iterator[None]:
+    """Explains why NumPyro finds no initial values, which it does not say itself."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not bad_arguments:
+            raise
+        raise ValueError(
+            f"args: {', '.join(bad_arguments)} of the model's arguments contains NaN or "
+            "infinity, and the guide found no initial values"
+        ) from error
+
+
+def _check_options(num_iterations: int, starts: Any, stopping: Any) -> None:
+    check_at_least_one("num_iterations", num_iterations)
+    for name, value, kind in (("starts", starts, Starts), ("stopping", stopping, Stopping)):
+        if not isinstance(value, kind):
+            raise ValueError(
+                f"{name}: expected relbo.{kind.__name__}, got {type(value).__name__}; write "
+                f"{name}=relbo.{kind()}"
+            )
+
+
+def _default_guide(model: Model, call: Call) -> AutoRefined:
+    trace = initial_run(model, call)
+    size = sum(int(np.size(trace[name]["value"])) for name in latent_names(trace))
+    if size > DENSE_LIMIT or has_local_sites(trace):
+        return AutoRefined(model)
+    return AutoRefined(model, base=AutoMultivariateNormal)

@@ -1,0 +1,141 @@
+"""An optimiser with updates that the host can scale, and the units of a normal base."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float, PyTree, Scalar
+from numpyro.distributions.util import matrix_to_tril_vec
+from numpyro.infer.autoguide import AutoDiagonalNormal, AutoMultivariateNormal, AutoNormal
+
+RATES = (0.03, 0.01, 0.003)
+"""The learning rates of the default optimiser; the next one follows after each plateau."""
+MAX_NORM = 10.0
+
+Units = Callable[[dict[str, Any]], dict[str, Array]]
+"""Maps constrained parameters to units for the unconstrained ones."""
+
+
+class ScaledState(NamedTuple):
+    """The state of an optimiser made by `scalable`."""
+
+    factor: Scalar
+    """The factor of every update."""
+    units: PyTree
+    """The unit in which each parameter moves, or `None` if all are one."""
+    inner: Any
+
+
+def default_optimiser() -> optax.GradientTransformation:
+    return optax.chain(optax.clip_by_global_norm(MAX_NORM), optax.adam(RATES[0]))
+
+
+def scalable(
+    inner: optax.GradientTransformation, *, has_units: bool
+) -> optax.GradientTransformationExtraArgs:
+    """Wraps an optimiser so that its updates can be scaled while it runs.
+
+    With units it works on the parameters divided by them: an update of 0.03 standard deviations
+    is reasonable whether a posterior's standard deviation is 1e4 or 1e-4.
+    """
+    inner = optax.with_extra_args_support(inner)
+
+    def init(params: PyTree) -> ScaledState:
+        units = jax.tree.map(jnp.ones_like, params) if has_units else None
+        return ScaledState(jnp.ones(()), units, inner.init(params))
+
+    def update(
+        updates: PyTree, state: Any, params: PyTree = None, **extra: Any
+    ) -> tuple[PyTree, Any]:
+        updates, after = inner.update(
+            _times(updates, state.units), state.inner, params, **extra
+        )
+        updates = _times(updates, state.units)
+        updates = jax.tree.map(lambda u: u * state.factor.astype(u.dtype), updates)
+        return updates, state._replace(inner=after)
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _times(updates: PyTree, units: PyTree) -> PyTree:
+    return updates if units is None else jax.tree.map(jnp.multiply, updates, units)
+
+
+def with_factor(optim_state: Any, factor: Scalar) -> Any:
+    """Returns NumPyro's state of a scalable optimiser with another factor."""
+    count, (params, scaled) = optim_state
+    return count, (params, scaled._replace(factor=factor.astype(scaled.factor.dtype)))
+
+
+def with_units(optim_state: Any, units: dict[str, Array], condition: Any) -> Any:
+    """Returns NumPyro's state of a scalable optimiser with new units if `condition` holds."""
+    count, (params, scaled) = optim_state
+    new = {name: jnp.where(condition, unit, scaled.units[name]) for name, unit in units.items()}
+    return count, (params, scaled._replace(units={**scaled.units, **new}))
+
+
+def normal_base(guide: Any) -> Any:
+    """Returns the normal that a guide is or contains, or `None`."""
+    base = getattr(guide, "base", guide)
+    is_normal = type(base) in (AutoDiagonalNormal, AutoMultivariateNormal, AutoNormal)
+    return base if is_normal else None
+
+
+def units_for(guide: Any) -> Units | None:
+    """Returns a function that computes how far each parameter of a normal base may move.
+
+    An Adam update is about as large as the learning rate, whatever the gradient. For a location
+    with a standard deviation of 1e4 it would be negligible, for one with 1e-4 far too large.
+    """
+    base = normal_base(guide)
+    if base is None:
+        return None
+    prefix = base.prefix
+
+    def dense(params: dict[str, Any]) -> dict[str, Array]:
+        tril = params[f"{prefix}_scale_tril"]
+        inverse = solve_triangular(tril, jnp.eye(len(tril), dtype=tril.dtype), lower=True)
+        unit = _unit(1.0 / jnp.linalg.norm(inverse, axis=0))
+        return {f"{prefix}_loc": unit, f"{prefix}_scale_tril": _tril_units(tril, unit)}
+
+    def by_site(params: dict[str, Any]) -> dict[str, Array]:
+        units = {}
+        for name in params:
+            loc = name.removesuffix("scale") + "loc"
+            if name.endswith(f"{prefix}_scale") and loc in params:
+                unit = _unit(params[name])
+                units |= {loc: unit, name: _softplus_units(params[name], unit)}
+        return units
+
+    return dense if isinstance(base, AutoMultivariateNormal) else by_site
+
+
+def _unit(sd: Float[Array, "*d"]) -> Float[Array, "*d"]:
+    """Computes the unit of a coordinate from its standard deviation given the others.
+
+    Between a third and one it is one, so that ordinary models are trained as usual.
+    """
+    return jnp.maximum(sd, jnp.minimum(1.0, 3.0 * sd))
+
+
+def _softplus_units(
+    scale: Float[Array, "*d"], change: Float[Array, "*d"]
+) -> Float[Array, "*d"]:
+    """Computes how far the inverse softplus of a scale moves if the scale moves by `change`."""
+    return change / -jnp.expm1(-scale)
+
+
+def _tril_units(tril: Float[Array, "d d"], unit: Float[Array, " d"]) -> Float[Array, " n"]:
+    """Computes units for NumPyro's unconstrained vector of a factor.
+
+    It has the entries below the diagonal, each row divided by its diagonal, then the diagonal.
+    The entries of a row move its coordinate only, so that they all share its unit.
+    """
+    diagonal = jnp.diagonal(tril)
+    rows = jnp.broadcast_to((unit / diagonal)[:, None], tril.shape)
+    change = diagonal * unit / jnp.linalg.norm(tril, axis=1)
+    below = matrix_to_tril_vec(rows, diagonal=-1)
+    return jnp.concatenate([below, _softplus_units(diagonal, change)])

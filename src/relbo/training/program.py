@@ -1,0 +1,255 @@
+"""The compiled programs that train a guide, kept so that a second fit compiles nothing."""
+
+import functools
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import optax
+from jaxtyping import Array, Key, PRNGKeyArray
+from numpyro import handlers
+from numpyro.infer import SVI
+from numpyro.infer.autoguide import AutoGuide
+
+from relbo._devices import Spread
+from relbo.core.parameters import is_traced
+from relbo.problem.call import ByIdentity
+from relbo.problem.refusals import NEEDS_VALUES
+from relbo.problem.traces import Model, initial_run, latent_names
+from relbo.training.data import DataLayout
+from relbo.training.guide_copy import as_new, forget, freezes_data
+from relbo.training.loss import over_devices, training_loss
+from relbo.training.optimiser import default_optimiser, scalable, units_for
+from relbo.training.stopping import CHUNK
+from relbo.training.update import Carry, Control, InitialValues, Updates
+
+MAX_PROGRAMS = 8
+"""Number of programs that are kept."""
+
+_programs: OrderedDict[Any, "Program"] = OrderedDict()
+
+
+class Program:
+    """A model and a guide with the compiled functions that train it.
+
+    Data are arguments of the compiled functions, so that one program serves every fit of the
+    same model to data of the same shapes. All inputs and outputs that belong to a seed have a
+    leading axis.
+
+    Args:
+        model: the model.
+        guide: its guide; it is set up here if necessary.
+        loss: a NumPyro loss, or `None`.
+        optimiser: an optimiser of optax or NumPyro, or `None`.
+        layout: the layout of the arguments.
+        first: the arrays of the first minibatch.
+        num_seeds: number of seeds.
+        spread: the devices that share the rows of a minibatch, or else the draws of the loss.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        guide: Any,
+        loss: Any,
+        optimiser: Any,
+        layout: DataLayout,
+        first: tuple,
+        *,
+        num_seeds: int,
+        spread: Spread | None,
+    ):
+        self.model, self.guide, self.layout, self.spread = model, guide, layout, spread
+        self.is_default_optimiser = optimiser is None
+        self.is_pinned = False
+        """Whether the data are constants of the compiled functions."""
+        self._given_loss, self._num_seeds = loss, num_seeds
+        units = units_for(guide) if optimiser is None else None
+        optimiser = default_optimiser() if optimiser is None else optimiser
+        self.is_scalable = isinstance(optimiser, optax.GradientTransformation)
+        if self.is_scalable:
+            optimiser = scalable(optimiser, has_units=units is not None)
+        self._read_supports = jax.jit(self._supports)
+        self._set_up_guide(first)
+        svi = SVI(model, guide, optimiser, self._loss(has_mutable=False))
+        self.updates = Updates(svi, layout, units, self.is_scalable, spread)
+        self.is_reusable = not freezes_data(guide)
+        self._initial = jax.jit(self._over_seeds(self._initial_values, (0, None)))
+        self.begin = jax.jit(self._over_seeds(self._begin, (0, 0, 0)))
+        # The state is whole on every device, which the compiler might not choose by itself.
+        whole = None if spread is None else spread.everywhere
+        self.chunk = jax.jit(self._chunks(self.updates), out_shardings=whole)
+        self.params = jax.jit(self._over_seeds(self.updates.params, (0, 0)))
+
+    def initial(self, keys: Key[Array, " s"], first: tuple) -> InitialValues:
+        """Draws initial values of all parameters, as if the guide had never been used."""
+        values = self._initial(keys, first)
+        if any(map(is_traced, jax.tree.leaves(self._transforms))):
+            # A constraint with numbers that the model computes from its data.
+            self._svi_of_new_guide(jr.key(0), first)
+            self.is_reusable = False
+        return values
+
+    def suits(self, first: tuple) -> bool:
+        """Returns whether the guide, which may have been set up with other data, fits these.
+
+        A guide keeps the supports of the latent sites, and those may depend on the data.
+        """
+        if not isinstance(self.guide, AutoGuide):
+            return True
+        ours = _support_leaves(self.guide.prototype_trace or {})
+        theirs = self._read_supports(first)
+        return len(ours) == len(theirs) and all(map(_equal, ours, theirs))
+
+    def text(self, carry: Carry, arrays: tuple, first: tuple) -> str:
+        """Returns the text of a chunk's program, the same for any number of devices."""
+        flags = np.zeros(self._num_seeds, bool)
+        control = Control(flags.astype(np.float32), flags, flags, flags, flags)
+        lead = (self._num_seeds, CHUNK)
+        streamed = tuple(
+            jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype) if is_cut else None
+            for x, is_cut in zip(first, self.layout.is_cut, strict=True)
+            if self.layout.is_streamed
+        )
+        zero = np.int32(0)
+        # JAX keeps the trace: on one device the first chunk does not trace again.
+        chunk = self.chunk if self.spread is None else self._chunk_of_one_device()
+        traced = chunk.trace(carry, control, zero, zero, arrays, streamed)
+        return traced.lower(lowering_platforms=("cpu",)).as_text()
+
+    def _chunk_of_one_device(self) -> Any:
+        svi = self.updates.svi
+        loss = training_loss(self._given_loss, self.guide, has_mutable=self._has_mutable)
+        alone = SVI(svi.model, svi.guide, svi.optim, loss)
+        alone.constrain_fn = svi.constrain_fn
+        return jax.jit(self._chunks(self.updates._replace(svi=alone, spread=None)))
+
+    def _chunks(self, updates: Updates) -> Callable:
+        return self._over_seeds(updates.chunk, (0, 0, None, None, None, 0))
+
+    def _over_seeds(self, function: Callable, in_axes: tuple) -> Callable:
+        """Maps a function over seeds. One seed is not mapped, which would be slower."""
+        if self._num_seeds > 1:
+            return jax.vmap(function, in_axes)
+
+        @functools.wraps(function)
+        def single(*inputs: Any) -> Any:
+            without_axis = [
+                jax.tree.map(lambda x: x[0], value) if axis == 0 else value
+                for value, axis in zip(inputs, in_axes, strict=True)
+            ]
+            return jax.tree.map(lambda x: x[None], function(*without_axis))
+
+        return single
+
+    def _set_up_guide(self, first: tuple) -> None:
+        """Runs a guide once with values at hand, which some guides need."""
+        guide = self.guide
+        if not isinstance(guide, AutoGuide):
+            return
+        if freezes_data(guide) or (guide.prototype_trace is not None and not self.suits(first)):
+            forget(guide)
+        if guide.prototype_trace is None:
+            call = self.layout.call.fill(first)
+            with handlers.block(), handlers.seed(rng_seed=jr.key(0)):
+                guide._setup_prototype(*call.args, **call.kwargs)
+
+    def _supports(self, first: tuple) -> list[Array]:
+        return _support_leaves(initial_run(self.model, self.layout.call.fill(first)))
+
+    def _loss(self, *, has_mutable: bool) -> Any:
+        self._has_mutable = has_mutable
+        loss = training_loss(self._given_loss, self.guide, has_mutable=has_mutable)
+        # With minibatches the devices already share the rows.
+        has_rows = self.layout.batch_size is not None
+        return loss if self.spread is None or has_rows else over_devices(loss, self.spread)
+
+    def _initial_values(self, key: PRNGKeyArray, first: tuple) -> InitialValues:
+        state = self._svi_of_new_guide(key, first)
+        svi = self.updates.svi
+        svi.loss = self._loss(has_mutable=bool(jax.tree.leaves(state.mutable_state)))
+        params = svi.optim.get_params(state.optim_state)
+        return InitialValues(params, state.mutable_state, state.rng_key)
+
+    def _svi_of_new_guide(self, key: PRNGKeyArray, first: tuple) -> Any:
+        """Initialises a guide that was never used, and learns the constraints from it."""
+        call, ours = self.layout.call.fill(first), self.updates.svi
+        svi = SVI(self.model, as_new(self.guide), ours.optim, ours.loss)
+        state = svi.init(key, *call.args, **call.kwargs)
+        ours.constrain_fn = svi.constrain_fn
+        self._transforms = svi.constrain_fn.args[0]  # type: ignore[union-attr]
+        return state
+
+    def _begin(
+        self, initial: InitialValues, better: dict[str, Array], order_key: PRNGKeyArray
+    ) -> Carry:
+        """Returns the first state; `better` has constrained values of some parameters."""
+        unconstrained = {name: self._transforms[name].inv(better[name]) for name in better}
+        return self.updates.begin(initial, unconstrained, order_key)
+
+
+def program_for(
+    keys: Key[Array, " s"],
+    make_guide: Callable[[], Any],
+    *,
+    model: Any,
+    guide: Any,
+    loss: Any,
+    optimiser: Any,
+    layout: DataLayout,
+    first: tuple,
+    shapes: tuple,
+    spread: Spread | None,
+) -> tuple[Program, InitialValues]:
+    """Returns a program and initial values; an earlier program if there is one.
+
+    Args:
+        keys: one key per seed, for the initial values.
+        make_guide: makes the guide if none is given.
+        model, guide, loss, optimiser, layout, first, spread: see `Program`. An earlier program
+            must have had these very objects; the guide, loss and optimiser may be `None`.
+        shapes: shapes and types of all arrays.
+    """
+    objects = tuple(map(ByIdentity, (model, guide, loss, optimiser)))
+    is_x64 = jax.config.jax_enable_x64  # type: ignore[attr-defined]
+    cache_key = (*objects, layout, shapes, len(keys), spread, is_x64)
+    found = _programs.pop(cache_key, None)
+    if found is not None and found.suits(first):
+        _programs[cache_key] = found
+        return found, found.initial(keys, first)
+    guide = make_guide() if guide is None else guide
+
+    def make(layout: DataLayout, first: tuple) -> tuple[Program, InitialValues]:
+        program = Program(
+            model, guide, loss, optimiser, layout, first, num_seeds=len(keys), spread=spread
+        )
+        return program, program.initial(keys, first)
+
+    try:
+        program, initial = make(layout, first)
+    except NEEDS_VALUES:
+        program, initial = make(layout.with_constants(first), ())
+        program.is_pinned, program.is_reusable = True, False
+    if program.is_reusable:
+        _programs[cache_key] = program
+    if len(_programs) > MAX_PROGRAMS:
+        _programs.popitem(last=False)
+    return program, initial
+
+
+def forget_programs() -> None:
+    """Drops all compiled programs of `fit`."""
+    _programs.clear()
+
+
+def _support_leaves(trace: dict[str, Any]) -> list[Array]:
+    supports = {name: trace[name]["fn"].support for name in latent_names(trace)}
+    return [jnp.asarray(leaf) for leaf in jax.tree.leaves(supports)]
+
+
+def _equal(one: Array, other: Array) -> bool:
+    return bool(np.array_equal(np.asarray(one), np.asarray(other)))

@@ -1,0 +1,238 @@
+"""When a fit stops: plateaus, divergences, and backing off."""
+
+import enum
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float
+
+from relbo.training.optimiser import RATES
+
+CHUNK = 100
+"""Number of iterations that are compiled into one call; the losses are examined after each."""
+MAX_BACK_OFFS = 10
+_CLIP = 5.0
+"""Losses that exceed the median by more than this number of deviations are outliers."""
+
+
+class Result(enum.StrEnum):
+    """How a fit ended."""
+
+    CONVERGED = "converged"
+    FINISHED = "finished"
+    DIVERGED = "diverged"
+    OUT_OF_TIME = "out of time"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stopping:
+    """Says when a fit stops before its last iteration.
+
+    Args:
+        early: whether to stop when the smoothed loss no longer falls.
+        patience: number of iterations of each of the two windows that are compared. The loss no
+            longer falls if its mean over the last `patience` iterations is no lower than over
+            the `patience` iterations before, up to a standard error.
+        seconds: time budget; the fit stops at the end of the first chunk of 100 iterations that
+            exceeds it. With checkpoints the warm start is not cut short, so that a resumed run
+            equals one without a time budget.
+        on_failure: what to do about a NaN or a divergence: `"stop"` with the last good state,
+            or `"back off"`: halve the learning rate and continue from the best state.
+    """
+
+    early: bool = True
+    patience: int = 500
+    seconds: float | None = None
+    on_failure: Literal["stop", "back off"] = "stop"
+
+    def __post_init__(self) -> None:
+        check_bool("early", self.early)
+        check_at_least_one("patience", self.patience)
+        if self.seconds is not None and not self.seconds >= 0:
+            raise ValueError(f"seconds: expected at least 0 or None, got {self.seconds}")
+        if self.on_failure not in ("stop", "back off"):
+            raise ValueError(
+                f'on_failure: expected "stop" or "back off", got {self.on_failure!r}'
+            )
+
+
+def check_at_least_one(name: str, value: Any) -> None:
+    if value < 1:
+        raise ValueError(f"{name}: expected at least 1, got {value}")
+
+
+def check_bool(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise ValueError(f"{name}: expected a bool, got {type(value).__name__} {value!r}")
+
+
+@dataclass
+class ChunkLosses:
+    """A summary of the losses of one chunk, robust to outliers."""
+
+    mean: float
+    variance: float
+    number: int
+
+
+def summary_of(losses: Float[np.ndarray, " n"]) -> ChunkLosses:
+    """Computes the mean and the variance of a chunk's losses, with large outliers clipped.
+
+    A single draw of a guide with heavy tails may outweigh all others, and no decision should
+    depend on it.
+    """
+    losses = losses[np.isfinite(losses)]
+    if len(losses) == 0:
+        return ChunkLosses(math.inf, 0.0, 0)
+    median = np.median(losses)
+    deviation = 1.5 * np.median(np.abs(losses - median))
+    if deviation > 0:
+        losses = np.minimum(losses, median + _CLIP * deviation)
+    return ChunkLosses(float(losses.mean()), float(losses.var()), len(losses))
+
+
+def smoothed(losses: Float[np.ndarray, " n"], window: int) -> tuple[float, float]:
+    """Computes the mean of the last finite losses and its standard error."""
+    last = losses[np.isfinite(losses)][-window:]
+    if len(last) == 0:
+        return math.inf, math.inf
+    return float(last.mean()), float(last.std() / math.sqrt(len(last)))
+
+
+@dataclass
+class SeedProgress:
+    """The history of one seed and the decisions about it; kept in checkpoints."""
+
+    chunks: list[ChunkLosses] = field(default_factory=list)
+    stage: int = 0
+    """Index of the current learning rate."""
+    stage_start: int = 0
+    """The chunk with which it began."""
+    back_offs: int = 0
+    best: float = math.inf
+    best_sd: float = 0.0
+    result: Result | None = None
+    """How it ended, `None` while it runs."""
+    ended_at: int | None = None
+    """Number of iterations run when it ended."""
+    failed_at: int = -1
+    restore: bool = False
+    """Whether to continue from, or end with, the best state instead of the last."""
+    keep: bool = False
+    """Whether the last state is the best one."""
+    is_whitened: bool = False
+    """Whether a normal base moves in units of its own standard deviations."""
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "SeedProgress":
+        chunks = [ChunkLosses(**chunk) for chunk in values["chunks"]]
+        result = None if values["result"] is None else Result(values["result"])
+        return cls(**{**values, "chunks": chunks, "result": result})
+
+
+class StoppingRule:
+    """Decides after each chunk how a seed continues.
+
+    Args:
+        stopping: the options of the user.
+        is_default_optimiser: whether the learning rate falls on a plateau before the fit stops.
+    """
+
+    def __init__(self, stopping: Stopping, *, is_default_optimiser: bool):
+        self.is_default_optimiser = is_default_optimiser
+        self.window = max(1, -(-stopping.patience // CHUNK))
+        self._num_stages = len(RATES) if is_default_optimiser else 1
+        self._stops_early = stopping.early
+        self._backs_off = stopping.on_failure == "back off"
+
+    def factor(self, seed: SeedProgress) -> float:
+        """Returns the factor of the optimiser's updates."""
+        return RATES[seed.stage] / RATES[0] * 0.5**seed.back_offs
+
+    def rate_words(self, seed: SeedProgress) -> str:
+        """Says what is known about the learning rate."""
+        factor = self.factor(seed)
+        if self.is_default_optimiser:
+            return f"learning rate {RATES[0] * factor:.2g}"
+        return "the learning rate" if factor == 1.0 else f"{factor:.2g} of the learning rate"
+
+    def apply(
+        self,
+        seed: SeedProgress,
+        losses: Float[np.ndarray, " n"],
+        failed_at: int,
+        iteration: int,
+    ) -> None:
+        """Takes in a chunk.
+
+        Args:
+            seed: is changed in place.
+            losses: the losses of the chunk.
+            failed_at: the iteration that failed, or -1.
+            iteration: number of iterations run so far.
+        """
+        seed.keep = seed.restore = False
+        chunk = summary_of(losses)
+        has_exploded = _has_exploded(seed, chunk)
+        if failed_at >= 0 or has_exploded:
+            self._fail(seed, failed_at, iteration, has_exploded)
+            return
+        seed.chunks.append(chunk)
+        if chunk.mean < seed.best:
+            seed.best, seed.best_sd, seed.keep = chunk.mean, math.sqrt(chunk.variance), True
+        if self._is_plateau(seed):
+            self._end_stage(seed, iteration)
+
+    def _fail(
+        self, seed: SeedProgress, failed_at: int, iteration: int, has_exploded: bool
+    ) -> None:
+        seed.failed_at = failed_at if failed_at >= 0 else iteration - 1
+        seed.restore = has_exploded
+        if self._backs_off and seed.back_offs < MAX_BACK_OFFS:
+            # The last finite state may be too far away for a lower rate to help.
+            seed.restore = True
+            seed.back_offs += 1
+            seed.stage_start = len(seed.chunks)
+            return
+        seed.result, seed.ended_at = Result.DIVERGED, iteration if has_exploded else failed_at
+
+    def _end_stage(self, seed: SeedProgress, iteration: int) -> None:
+        if seed.stage + 1 < self._num_stages:
+            seed.stage += 1
+            seed.stage_start = len(seed.chunks)
+        elif self._stops_early:
+            seed.result, seed.ended_at = Result.CONVERGED, iteration
+
+    def _is_plateau(self, seed: SeedProgress) -> bool:
+        """Returns whether the last chunks are no better than those before, up to noise."""
+        chunks = seed.chunks[seed.stage_start :]
+        if len(chunks) < 2 * self.window:
+            return False
+        before, after = chunks[-2 * self.window : -self.window], chunks[-self.window :]
+        gain = _mean(before) - _mean(after)
+        return gain <= math.hypot(_stderr(before), _stderr(after))
+
+
+def _mean(chunks: list[ChunkLosses]) -> float:
+    return float(np.mean([chunk.mean for chunk in chunks]))
+
+
+def _stderr(chunks: list[ChunkLosses]) -> float:
+    """Computes a standard error from the noise within chunks or between them, if larger.
+
+    Wandering parameters correlate neighbouring losses, which only the latter shows.
+    """
+    number = max(1, sum(chunk.number for chunk in chunks))
+    within = float(np.mean([chunk.variance for chunk in chunks])) / number
+    between = float(np.var([chunk.mean for chunk in chunks])) / len(chunks)
+    return math.sqrt(max(within, between))
+
+
+def _has_exploded(seed: SeedProgress, chunk: ChunkLosses) -> bool:
+    """Returns whether the loss is far above the range in which the run has moved."""
+    if not seed.chunks or chunk.number == 0:
+        return False
+    descent = seed.chunks[0].mean - seed.best
+    return chunk.mean > seed.best + 20.0 * max(descent, 10.0 * seed.best_sd, 1.0)

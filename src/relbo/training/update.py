@@ -1,0 +1,207 @@
+"""One update of a guide's parameters, and a chunk of these."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Scalar
+from numpyro.infer import SVI
+from numpyro.infer.svi import SVIState
+
+from relbo._devices import Spread
+from relbo.guides.refined_guide import AbstractRefinedGuide
+from relbo.training.data import DataLayout, RowOrder, first_order, minibatch
+from relbo.training.optimiser import Units, with_factor, with_units
+from relbo.training.stopping import CHUNK
+
+MAX_INFINITE = 10
+"""This number of infinite losses in a row is a failure; fewer are left out as unlucky draws."""
+
+
+class InitialValues(NamedTuple):
+    """Initial values of one seed."""
+
+    params: dict[str, PyTree]
+    """Unconstrained parameters."""
+    mutable: Any
+    key: PRNGKeyArray
+
+
+class Carry(NamedTuple):
+    """The state of one seed between two iterations."""
+
+    svi: SVIState
+    good: tuple[Any, Any]
+    """The optimiser's and the mutable state where the loss was best."""
+    order: RowOrder | None
+    failed_at: Int[Array, ""]
+    """The iteration that failed, or -1. The state is the one before it."""
+    num_infinite: Int[Array, ""]
+    """Number of infinite losses in a row."""
+
+
+class Control(NamedTuple):
+    """What the host wants one seed to do in the next chunk."""
+
+    factor: Float[Any, ""]
+    """The factor of the updates."""
+    is_active: Bool[Any, ""]
+    """Whether to continue at all."""
+    keep: Bool[Any, ""]
+    """Whether the present state is the best one so far."""
+    restore: Bool[Any, ""]
+    """Whether to go back to the best state."""
+    is_whitened: Bool[Any, ""]
+    """Whether a normal base moves in units of its own standard deviations."""
+
+
+class ChunkRecord(NamedTuple):
+    """What the host sees of one chunk."""
+
+    losses: Float[Array, " n"]
+    """NaN where nothing was run."""
+    step_size: Scalar
+    """The mean step size of a refined guide; NaN for other guides."""
+
+
+class Updates(NamedTuple):
+    """The updates of one seed; compiled, and mapped over seeds, by `Program`."""
+
+    svi: SVI
+    layout: DataLayout
+    units: Units | None
+    """The units of a normal base under the default optimiser."""
+    is_scalable: bool
+    """Whether the optimiser's updates can be scaled."""
+    spread: Spread | None
+
+    def begin(
+        self, initial: InitialValues, better: dict[str, Array], order_key: PRNGKeyArray
+    ) -> Carry:
+        """Returns the first state, with some unconstrained initial values replaced."""
+        params = {**initial.params, **better}
+        params = jax.tree.map(lambda p, like: p.astype(like.dtype), params, initial.params)
+        state = SVIState(self.svi.optim.init(params), initial.mutable, initial.key)
+        order = first_order(order_key, self.layout)
+        return Carry(state, _learned(state), order, jnp.array(-1), jnp.array(0))
+
+    def chunk(
+        self,
+        carry: Carry,
+        control: Control,
+        start: Any,
+        stop: Any,
+        arrays: tuple,
+        streamed: tuple,
+    ) -> tuple[Carry, ChunkRecord]:
+        """Runs the iterations from `start` to `stop`, at most `CHUNK` of them."""
+        carry = self._controlled(carry, control)
+
+        def turn(carry: Carry, iteration: Scalar) -> tuple[Carry, Scalar]:
+            # A condition rather than a shorter loop, which would be another program.
+            return jax.lax.cond(
+                iteration < stop,
+                lambda carry: self._update(carry, control, iteration, arrays, streamed),
+                lambda carry: (carry, jnp.full((), jnp.nan)),
+                carry,
+            )
+
+        carry, losses = jax.lax.scan(turn, carry, start + jnp.arange(CHUNK))
+        return carry, ChunkRecord(losses, self._step_size(carry.svi))
+
+    def params(self, carry: Carry, restore: Bool[Any, ""]) -> tuple[dict[str, PyTree], Any]:
+        """Returns the constrained parameters and the mutable state, present or best."""
+        optim_state, mutable = choose(restore, carry.good, _learned(carry.svi))
+        return self._constrained(optim_state), mutable
+
+    def _controlled(self, carry: Carry, control: Control) -> Carry:
+        now = _learned(carry.svi)
+        good = choose(control.keep, now, carry.good)
+        optim_state, mutable = choose(control.restore, good, now)
+        if self.is_scalable:
+            optim_state = with_factor(optim_state, control.factor)
+        if self.units is not None:
+            units = self.units(self._constrained(optim_state))
+            optim_state = with_units(optim_state, units, control.is_whitened)
+        return carry._replace(
+            svi=SVIState(optim_state, mutable, carry.svi.rng_key),
+            good=good,
+            failed_at=jnp.where(control.is_active, -1, carry.failed_at),
+            num_infinite=jnp.where(carry.failed_at >= 0, 0, carry.num_infinite),
+        )
+
+    def _update(
+        self, carry: Carry, control: Control, iteration: Scalar, arrays: tuple, streamed: tuple
+    ) -> tuple[Carry, Scalar]:
+        order, arrays = minibatch(
+            self.layout, carry.order, iteration, arrays, streamed, self.spread
+        )
+        call = self.layout.call.fill(arrays)
+        old = carry.svi
+        new, loss = self.svi.update(
+            old,
+            *call.args,
+            forward_mode_differentiation=_is_forward_mode(self.svi.guide),
+            **call.kwargs,
+        )
+        if new.mutable_state is None:
+            new = new._replace(mutable_state=old.mutable_state)
+        loss = jnp.asarray(loss, jnp.result_type(float))
+        before, after = _learned(old), _learned(new)
+        is_running = control.is_active & (carry.failed_at < 0)
+        is_fine = jnp.isfinite(loss) & _stays_finite(before, after)
+        is_infinite = loss == jnp.inf
+        num_infinite = jnp.where(is_infinite, carry.num_infinite + 1, 0)
+        has_failed = ~is_fine & (~is_infinite | (num_infinite >= MAX_INFINITE))
+        # The state has not changed since the first of several infinite losses.
+        first = iteration - jnp.where(is_infinite, MAX_INFINITE - 1, 0)
+        failed_at = jnp.where(is_running & has_failed, first, carry.failed_at)
+        # The key advances even where an update is left out.
+        optim_state, mutable = choose(is_running & is_fine, after, before)
+        state = SVIState(optim_state, mutable, new.rng_key)
+        carry = Carry(state, carry.good, order, failed_at, num_infinite)
+        return carry, jnp.where(is_running, loss, jnp.nan)
+
+    def _step_size(self, state: SVIState) -> Scalar:
+        guide = self.svi.guide
+        if not isinstance(guide, AbstractRefinedGuide):
+            return jnp.full((), jnp.nan)
+        params = self._constrained(state.optim_state)
+        start = f"{guide.prefix}_step_size"
+        sizes = [jnp.mean(params[name]) for name in params if name.startswith(start)]
+        return jnp.mean(jnp.stack(sizes)) if sizes else jnp.full((), jnp.nan)
+
+    def _constrained(self, optim_state: Any) -> dict[str, PyTree]:
+        constrain = self.svi.constrain_fn
+        assert constrain is not None
+        return constrain(self.svi.optim.get_params(optim_state))
+
+
+def choose(condition: Bool[Any, ""], one: PyTree, other: PyTree) -> PyTree:
+    """Returns `one` where the condition holds, else `other`."""
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), one, other)
+
+
+def _learned(state: SVIState) -> tuple[Any, Any]:
+    return state.optim_state, state.mutable_state
+
+
+def _is_forward_mode(guide: Any) -> bool:
+    refinement = getattr(guide, "refinement", None)
+    if refinement is not None and refinement.forward_mode_differentiation:
+        return True
+    return bool(getattr(guide, "_forward_mode_differentiation", False))
+
+
+def _stays_finite(before: PyTree, after: PyTree) -> Bool[Array, ""]:
+    """Returns whether no finite entry became non-finite.
+
+    Some optimisers start from an infinity, such as the best value so far.
+    """
+    pairs = zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
+    found = [
+        jnp.all(jnp.isfinite(new) | ~jnp.isfinite(old))
+        for old, new in pairs
+        if jnp.issubdtype(jnp.asarray(new).dtype, jnp.inexact)
+    ]
+    return jnp.all(jnp.stack(found)) if found else jnp.array(True)
