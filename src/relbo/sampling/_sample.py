@@ -18,7 +18,7 @@ from relbo.guides.refined_guide import AbstractRefinedGuide
 from relbo.problem import Problem, read
 from relbo.problem.call import Call, checked_call
 from relbo.sampling.diagnostics import effective_sample_size, nested_rhat, stuck_chains
-from relbo.sampling.ensemble import ChainDraws, Ensemble
+from relbo.sampling.ensemble import ChainDraws, Ensemble, joined
 from relbo.sampling.posterior import Posterior
 
 SamplingMethod = Literal["hmc", "mala", "unadjusted"]
@@ -191,8 +191,7 @@ def _begin(ensemble: Ensemble, key: PRNGKeyArray, source: _GuideSource) -> list[
     loc, scale = points.mean(0), points.std(0) + 1e-12
     standard = WhiteningNormal(np.zeros(size), identity)
     rough, _ = normal_of_draws(standard, (points - loc) / scale)
-    factor = scale[:, None] * rough.factor if rough.is_dense else scale * rough.factor
-    ensemble.normal = WhiteningNormal(loc + scale * rough.loc, factor)
+    ensemble.normal = rough.rescaled(loc, scale)
     ensemble.disperse(points)
     return []
 
@@ -274,20 +273,15 @@ def _sample_until_good(ensemble: Ensemble, num_draws: int) -> ChainDraws:
             break  # chains in several modes do not agree, however long they run
         longer = int(np.ceil(length * np.clip(1.2 * wanted / effective, 2, 16)))
         if agrees and not stuck and 4 * effective > wanted:
-            chains = _joined(chains, ensemble.sample(longer))
+            chains = joined(chains, ensemble.sample(longer))
         else:
             # Unconverged draws are discarded, but they show the scales better than the fit
             # did. Narrow places need smaller steps.
-            ensemble.rewhiten(ensemble.white(chains))
+            ensemble.rewhiten(chains)
             ensemble.method = ensemble.method.with_smaller_steps()
             ensemble.warm_up(max_windows=4)
             chains = ensemble.sample(longer)
     return _thinned(chains, length)
-
-
-def _joined(one: ChainDraws, other: ChainDraws) -> ChainDraws:
-    both = lambda name: np.concatenate([getattr(one, name), getattr(other, name)])
-    return one._replace(**{name: both(name) for name in ("draws", "logdensity", "acceptance")})
 
 
 def _thinned(chains: ChainDraws, length: int) -> ChainDraws:
@@ -296,6 +290,7 @@ def _thinned(chains: ChainDraws, length: int) -> ChainDraws:
     kept = np.linspace(0, number - 1, min(length, number)).round().astype(int)
     return chains._replace(
         draws=chains.draws[kept],
+        score=chains.score[kept],
         logdensity=chains.logdensity[kept],
         acceptance=chains.acceptance[kept],
     )

@@ -14,8 +14,9 @@ from relbo.gaussian import (
     WhiteningNormal,
     annealed_draws,
     narrow_normal,
-    normal_of_draws,
     points_per_step,
+    whitening_map,
+    whitening_of_draws,
 )
 from relbo.problem import Problem
 from relbo.sampling.hamiltonian import (
@@ -33,10 +34,19 @@ class ChainDraws(NamedTuple):
     """What the chains visited, in unconstrained space; the second axis is the chain."""
 
     draws: Float[np.ndarray, "n c d"]
+    score: Float[np.ndarray, "n c d"]
+    """The score at the draws."""
     logdensity: Float[np.ndarray, "n c"]
     acceptance: Float[np.ndarray, "n c"]
     step_size: float
     num_superchains: int
+
+
+def joined(*parts: ChainDraws) -> ChainDraws:
+    """Joins runs of the same chains, one after another."""
+    both = lambda name: np.concatenate([getattr(part, name) for part in parts])
+    names = ("draws", "score", "logdensity", "acceptance")
+    return parts[-1]._replace(**{name: both(name) for name in names})
 
 
 class ChainMethod(NamedTuple):
@@ -133,9 +143,9 @@ class Ensemble:
         for window in range(max_windows):
             self._report("warm up", min(window / 4, 0.9))
             length = min(10 + 8 * window, CHUNK)
-            white, _, acceptance = self._advance(length, adapt=True)
-            shift = self.rewhiten(white)
-            rate = float(np.mean(acceptance[length // 2 :]))
+            window_draws = self._advance(length, adapt=True)
+            shift = self.rewhiten(window_draws)
+            rate = float(np.mean(window_draws.acceptance[length // 2 :]))
             near = abs(rate - self.method.target_acceptance) < 0.12
             stable = window >= 2 and near and shift < 0.25
             if stable or self.is_late():
@@ -143,19 +153,15 @@ class Ensemble:
         self._report("warm up", 1.0)
         return stable
 
-    def rewhiten(self, white: Float[np.ndarray, "n c d"]) -> float:
+    def rewhiten(self, visited: ChainDraws) -> float:
         """Fits the normal to what the chains visited; returns how far it moved."""
         assert self._state is not None
         points = self.normal.push(np.asarray(self._state.current.white, float))
-        self._log_step = float(self._state.log_step)
-        self.normal, shift = normal_of_draws(self.normal, white.reshape(-1, self.problem.size))
+        self.normal, shift = whitening_of_draws(
+            self.normal, *(part.reshape(-1, self.problem.size) for part in visited[:2])
+        )
         self._begin(self.normal.pull(points))
         return shift
-
-    def white(self, chains: ChainDraws) -> Float[np.ndarray, "n c d"]:
-        """Returns draws in the present white coordinates."""
-        flat = chains.draws.reshape(-1, self.problem.size)
-        return self.normal.pull(flat).reshape(chains.draws.shape)
 
     def sample(self, num_iterations: int) -> ChainDraws:
         """Runs the chains with everything fixed."""
@@ -164,16 +170,12 @@ class Ensemble:
         while done < num_iterations:
             self._report("sample", done / num_iterations)
             length = min(CHUNK, num_iterations - done)
-            white, *rest = self._advance(length)
-            parts.append((self.normal.push(white), *rest))
+            parts.append(self._advance(length))
             done += length
             if self.is_late() and done >= 4:
                 break
         self._report("sample", 1.0)
-        assert self._state is not None
-        draws, logdensity, acceptance = map(np.concatenate, zip(*parts, strict=True))
-        step_size = float(np.exp(self._state.log_step))
-        return ChainDraws(draws, logdensity, acceptance, step_size, self.num_superchains)
+        return joined(*parts)
 
     def weigh(
         self, num_rounds: int = 8, num_steps: int = 8
@@ -227,11 +229,17 @@ class Ensemble:
             iteration=np.int32(0),  # type: ignore[arg-type]
         )
 
-    def _advance(self, num_iterations: int, *, adapt: bool = False) -> tuple[np.ndarray, ...]:
+    def _advance(self, num_iterations: int, *, adapt: bool = False) -> ChainDraws:
         assert self._state is not None, "the chains have not been started"
         self._state, record = self._run(self.normal, self._state, num_iterations, adapt=adapt)
         self._log_step = float(self._state.log_step)
-        return tuple(np.asarray(part)[:num_iterations].astype(float) for part in record)
+        white, score, *rest = (np.asarray(part)[:num_iterations].astype(float) for part in record)
+        flat = white.reshape(-1, self.problem.size)
+        scores = self.normal.score(flat, score.reshape(flat.shape)).reshape(white.shape)
+        step_size = float(np.exp(self._log_step))
+        return ChainDraws(
+            self.normal.push(white), scores, *rest, step_size, self.num_superchains
+        )
 
     def _run(
         self, normal: WhiteningNormal, state: ChainState, num_iterations: int, *, adapt: bool
@@ -246,11 +254,8 @@ class Ensemble:
             self._unused_noise = self._noise()
         # An evaluation uses no noise, but the program takes some.
         noise = self._noise() if num_iterations else self._unused_noise
-        host = (self._real(normal.loc), self._real(normal.factor), state, noise, settings)
-        loc, factor, state, noise, settings = placed(self._spread, host)
-        return advance(
-            self._placed_problem, loc, factor, state, noise, settings, spread=self._spread
-        )
+        host = (whitening_map(normal, self._dtype), state, noise, settings)
+        return advance(self._placed_problem, *placed(self._spread, host), spread=self._spread)
 
     def _noise(self) -> ChainNoise:
         shape = (CHUNK, self.num_chains)

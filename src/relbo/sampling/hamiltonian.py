@@ -19,7 +19,7 @@ from relbo.core.dynamics import (
     kinetic_energy,
     start_leapfrog,
 )
-from relbo.gaussian import evaluate_white
+from relbo.gaussian import WhiteningMap, evaluate_white
 from relbo.problem import Problem
 
 CHUNK = 32
@@ -73,6 +73,7 @@ class ChainRecord(NamedTuple):
     """What a chunk visited; only the iterations that ran are filled along the first axis."""
 
     white: Float[Array, "n c d"]
+    score: Float[Array, "n c d"]
     logdensity: Float[Array, "n c"]
     acceptance: Float[Array, "n c"]
 
@@ -97,14 +98,13 @@ class _Loop(NamedTuple):
 @functools.partial(jax.jit, static_argnames=("spread",))
 def advance(
     problem: Problem,
-    loc: Float[Array, " d"],
-    factor: Float[Array, "d d"] | Float[Array, " d"],
+    whitening: WhiteningMap,
     state: ChainState,
     noise: ChainNoise,
     settings: ChainSettings,
     spread: Spread | None = None,
 ) -> tuple[ChainState, ChainRecord]:
-    """Runs Hamiltonian Monte Carlo in white coordinates, z = loc + factor u.
+    """Runs Hamiltonian Monte Carlo in white coordinates.
 
     With no iterations it evaluates the proposal and returns what it found in `current`. The
     chains may be spread over devices; the host receives all of them.
@@ -112,7 +112,7 @@ def advance(
 
     def turn(loop: _Loop) -> _Loop:
         white = rows(spread, loop.state.proposal)
-        values, scores = evaluate_white(problem, loc, factor, white)
+        values, scores = evaluate_white(problem, whitening, white)
         return _leapfrog(loop, ChainPoints(white, values, scores), noise, settings)
 
     def is_unfinished(loop: _Loop) -> Bool[Array, ""]:
@@ -120,7 +120,8 @@ def advance(
 
     num_chains, size = state.proposal.shape
     values = jnp.zeros((CHUNK, num_chains), state.proposal.dtype)
-    record = ChainRecord(jnp.zeros((CHUNK, num_chains, size), values.dtype), values, values)
+    places = jnp.zeros((CHUNK, num_chains, size), values.dtype)
+    record = ChainRecord(places, places, values, values)
     loop = _Loop(state, record, jnp.zeros((), jnp.int32))
     loop = jax.lax.while_loop(is_unfinished, turn, loop)
     if spread is not None:
@@ -168,6 +169,7 @@ def _end_trajectory(
     index = jnp.where(is_new, CHUNK, done)  # nothing is written beyond the buffer
     record = ChainRecord(
         record.white.at[index].set(current.white, mode="drop"),
+        record.score.at[index].set(current.score, mode="drop"),
         record.logdensity.at[index].set(current.logdensity, mode="drop"),
         record.acceptance.at[index].set(acceptance, mode="drop"),
     )

@@ -1,20 +1,13 @@
-"""A normal fitted to a density by natural gradients, and annealed draws from it, on the host.
-
-Everything is NumPy in double precision around one function that evaluates the model at many
-points: nothing is compiled, and coordinates of very different scales do no harm.
-"""
+"""Natural-gradient variational inference with a normal."""
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Float
 
-from relbo.core.bases import AbstractNormal, DiagonalNormal, MultivariateNormal
-from relbo.core.dynamics import end_leapfrog, log_weight_increment, refresh, start_leapfrog
-from relbo.problem import Problem
+from relbo.gaussian.evaluation import Evaluate, WhiteEvaluation
+from relbo.gaussian.whitening import WhiteningNormal
 
 DENSE_LIMIT = 200
 """The largest dimension in which all correlations are learned."""
@@ -27,117 +20,6 @@ CONVERGED = 0.4
 
 Report = Callable[[str, float], None]
 """Takes the name of a phase and the fraction of it that is done."""
-
-
-class WhiteningNormal(NamedTuple):
-    """A normal z = loc + factor u; the factor is a matrix, or a vector if it is diagonal."""
-
-    loc: Float[np.ndarray, " d"]
-    factor: Float[np.ndarray, "d d"] | Float[np.ndarray, " d"]
-
-    @property
-    def is_dense(self) -> bool:
-        return self.factor.ndim == 2
-
-    @property
-    def log_det(self) -> float:
-        if self.is_dense:
-            return float(np.linalg.slogdet(self.factor)[1])
-        return float(np.sum(np.log(np.abs(self.factor))))
-
-    def push(self, white: np.ndarray) -> np.ndarray:
-        return self.loc + self._times(white)
-
-    def pull(self, points: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
-        centred = points - self.loc
-        if self.is_dense:
-            return np.linalg.solve(self.factor, centred.T).T
-        return centred / self.factor
-
-    def moved(self, shift: Float[np.ndarray, " d"], by: np.ndarray) -> "WhiteningNormal":
-        """Returns the normal of loc + factor (shift + by u')."""
-        factor = self.factor @ by if self.is_dense else self.factor * by
-        return WhiteningNormal(self.loc + self._times(shift), factor)
-
-    def conditional_sd(self) -> Float[np.ndarray, " d"]:
-        """Returns the standard deviation of each coordinate given all others.
-
-        It is the scale of the best mean-field normal.
-        """
-        if not self.is_dense:
-            return np.abs(self.factor)
-        return 1.0 / np.linalg.norm(np.linalg.inv(self.factor), axis=0)
-
-    def scale_tril(self) -> Float[np.ndarray, "d d"]:
-        """Returns the lower Cholesky factor of the covariance."""
-        if not self.is_dense:
-            return np.diag(np.abs(self.factor))
-        # By QR, since forming the covariance would square the condition number.
-        upper = np.asarray(np.linalg.qr(self.factor.T, mode="r"))
-        return upper.T * np.sign(np.diagonal(upper))
-
-    def to_base(self) -> AbstractNormal:
-        """Returns the same normal as a base of a refinement, in JAX's precision."""
-        loc = jnp.asarray(self.loc)
-        if self.is_dense:
-            return MultivariateNormal(loc, jnp.asarray(self.scale_tril()))
-        return DiagonalNormal(loc, jnp.asarray(np.abs(self.factor)))
-
-    def reordered(self, order: np.ndarray) -> "WhiteningNormal":
-        """Returns the normal of the coordinates in another order."""
-        return WhiteningNormal(self.loc[order], self.factor[order])
-
-    def _times(self, white: np.ndarray) -> np.ndarray:
-        return white @ self.factor.T if self.is_dense else white * self.factor
-
-
-class WhiteEvaluation(NamedTuple):
-    """The log density and the score at points in white coordinates."""
-
-    white: Float[np.ndarray, "c d"]
-    logdensity: Float[np.ndarray, " c"]
-    score: Float[np.ndarray, "c d"]
-
-    @property
-    def is_finite(self) -> Bool[np.ndarray, " c"]:
-        return np.isfinite(self.logdensity) & np.all(np.isfinite(self.score), 1)
-
-
-Evaluate = Callable[[WhiteningNormal, np.ndarray], WhiteEvaluation]
-"""Takes a normal and points in its white coordinates."""
-
-
-@jax.jit
-def evaluate_white(
-    problem: Problem,
-    loc: Float[Array, " d"],
-    factor: Float[Array, "d d"] | Float[Array, " d"],
-    white: Float[Array, "c d"],
-) -> tuple[Float[Array, " c"], Float[Array, "c d"]]:
-    """Computes the log density and the score in white coordinates, z = loc + factor u.
-
-    The Jacobian of the affine map is left out. A log density of NaN becomes minus infinity.
-    """
-    is_dense = factor.ndim == 2
-    moved = white @ factor.T if is_dense else white * factor[None]
-    values, scores = jax.vmap(jax.value_and_grad(problem.logdensity))(loc[None] + moved)
-    scores = scores @ factor if is_dense else scores * factor[None]
-    return jnp.where(jnp.isnan(values), -jnp.inf, values), scores
-
-
-def compiled_evaluate(problem: Problem, batch_size: int) -> Evaluate:
-    """Returns a function that evaluates a problem, `batch_size` points at a time."""
-    dtype = np.dtype(jnp.result_type(float))
-
-    def evaluate(normal: WhiteningNormal, white: np.ndarray) -> WhiteEvaluation:
-        loc, factor = (np.asarray(part, dtype) for part in (normal.loc, normal.factor))
-        parts = []
-        for batch in np.split(white.astype(dtype), len(white) // batch_size):
-            parts.append((batch, *evaluate_white(problem, loc, factor, batch)))
-        columns = zip(*parts, strict=True)
-        return WhiteEvaluation(*(np.concatenate(c).astype(float) for c in columns))
-
-    return evaluate
 
 
 class NormalFit(NamedTuple):
@@ -321,61 +203,3 @@ def _pairs(here: WhiteEvaluation) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     fine = fine[:half] & fine[half:]
     plus, minus = here.score[:half][fine], here.score[half:][fine]
     return here.white[:half][fine], 0.5 * (plus - minus), 0.5 * (plus + minus)
-
-
-def normal_of_draws(
-    normal: WhiteningNormal, white: Float[np.ndarray, "n d"]
-) -> tuple[WhiteningNormal, float]:
-    """Returns the normal with the moments of draws, and its distance from the present one."""
-    number, size = white.shape
-    mean = np.mean(white, 0)
-    # The number of draws that the present normal counts for.
-    prior = 5.0 + 0.1 * size
-    if normal.is_dense:
-        centred = white - mean
-        covariance = (centred.T @ centred + prior * np.eye(size)) / (number + prior)
-        by = np.linalg.cholesky(covariance)
-        variances = np.diagonal(covariance)
-    else:
-        variances = (np.sum((white - mean) ** 2, 0) + prior) / (number + prior)
-        by = np.sqrt(variances)
-    shift = max(np.max(np.abs(mean)), 0.5 * np.max(np.abs(np.log(variances))))
-    return normal.moved(mean, by), float(shift)
-
-
-def annealed_draws(
-    rng: np.random.Generator,
-    evaluate: Evaluate,
-    normal: WhiteningNormal,
-    *,
-    num_points: int,
-    num_steps: int,
-    step_size: float,
-    damping: float = 0.9,
-) -> tuple[Float[np.ndarray, "c d"], Float[np.ndarray, " c"]]:
-    r"""Refines draws of the normal by annealed underdamped steps, and weighs them.
-
-    The same path as `relbo.Refinement` with `Underdamped` and `ReverseKernelAccount` takes, in
-    white coordinates: the weights average to the evidence.
-
-    Returns:
-        The draws, and the logarithms of their weights.
-    """
-    white = rng.standard_normal((num_points, len(normal.loc)))
-    momentum = rng.standard_normal(white.shape)
-    log_weight = 0.5 * np.sum(white**2 + np.log(2 * np.pi), 1) + normal.log_det
-    here = evaluate(normal, white)
-    for step in range(1, num_steps + 1):
-        beta = step / num_steps
-        moved, after = start_leapfrog(here.white, momentum, _tempered(here, beta), step_size)
-        here = evaluate(normal, moved)
-        after = end_leapfrog(after, _tempered(here, beta), step_size)
-        log_weight = log_weight + log_weight_increment(momentum, after)
-        momentum = refresh(after, rng.standard_normal(white.shape), damping)
-    log_weight = np.where(here.is_finite, log_weight + here.logdensity, -np.inf)
-    return normal.push(here.white), np.where(np.isnan(log_weight), -np.inf, log_weight)
-
-
-def _tempered(here: WhiteEvaluation, beta: float) -> Float[np.ndarray, "c d"]:
-    """Returns the score on the path from the standard normal to the target."""
-    return beta * here.score - (1 - beta) * here.white

@@ -1,0 +1,24 @@
+"""Normals fitted to a density by natural gradients or to draws, on the host.
+
+Everything is NumPy in double precision around one function that evaluates the model at many
+points: nothing else is compiled, and coordinates of very different scales do no harm.
+"""
+
+from relbo.gaussian.annealed import annealed_draws as annealed_draws
+from relbo.gaussian.evaluation import Evaluate as Evaluate
+from relbo.gaussian.evaluation import WhiteEvaluation as WhiteEvaluation
+from relbo.gaussian.evaluation import WhiteningMap as WhiteningMap
+from relbo.gaussian.evaluation import compiled_evaluate as compiled_evaluate
+from relbo.gaussian.evaluation import evaluate_white as evaluate_white
+from relbo.gaussian.evaluation import whitening_map as whitening_map
+from relbo.gaussian.fitting import DENSE_LIMIT as DENSE_LIMIT
+from relbo.gaussian.fitting import FitState as FitState
+from relbo.gaussian.fitting import NormalFitter as NormalFitter
+from relbo.gaussian.fitting import Report as Report
+from relbo.gaussian.fitting import fit_step as fit_step
+from relbo.gaussian.fitting import narrow_normal as narrow_normal
+from relbo.gaussian.fitting import points_per_step as points_per_step
+from relbo.gaussian.moments import normal_of_draws as normal_of_draws
+from relbo.gaussian.moments import whitening_of_draws as whitening_of_draws
+from relbo.gaussian.whitening import Dependence as Dependence
+from relbo.gaussian.whitening import WhiteningNormal as WhiteningNormal

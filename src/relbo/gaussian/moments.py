@@ -1,0 +1,281 @@
+"""Normals fitted to draws and their scores, with scales that may depend on other coordinates."""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from relbo.gaussian.whitening import MAX_PARENTS, Dependence, WhiteningNormal
+
+SIGNIFICANT = 5.0
+"""A dependence counts if its slope is this many standard errors from zero."""
+SMALLEST_SLOPE = 0.1
+"""A dependence counts if it changes a log scale or a location by this much, in units of the
+standard deviations of parent and child."""
+MAX_DENSE_CANDIDATES = 1000
+"""The largest number of coordinates in which parents are looked for."""
+
+
+def normal_of_draws(
+    normal: WhiteningNormal, white: Float[np.ndarray, "n d"]
+) -> tuple[WhiteningNormal, float]:
+    """Returns the normal with the moments of draws, and its distance from the present one."""
+    number, size = white.shape
+    mean = np.mean(white, 0)
+    # The number of draws that the present normal counts for.
+    prior = 5.0 + 0.1 * size
+    if normal.is_dense:
+        centred = white - mean
+        covariance = (centred.T @ centred + prior * np.eye(size)) / (number + prior)
+        by = np.linalg.cholesky(covariance)
+        variances = np.diagonal(covariance)
+    else:
+        variances = (np.sum((white - mean) ** 2, 0) + prior) / (number + prior)
+        by = np.sqrt(variances)
+    shift = max(np.max(np.abs(mean)), 0.5 * np.max(np.abs(np.log(variances))))
+    return normal.moved(mean, by), float(shift)
+
+
+
+def whitening_of_draws(
+    normal: WhiteningNormal,
+    points: Float[np.ndarray, "n d"],
+    score: Float[np.ndarray, "n d"],
+) -> tuple[WhiteningNormal, float]:
+    """Fits a normal whose scales and locations may depend on a few coordinates.
+
+    The scale of a coordinate that is normal given its parents is the square root of the ratio
+    of its distance from the mean to its score, in every draw: no draw has to be where the scale
+    is small to show that it is. So a funnel is straightened before any chain has entered it.
+
+    Args:
+        normal: the present map.
+        points: draws in unconstrained space.
+        score: the score there.
+
+    Returns:
+        The new map, and how far the draws are from white in the present one.
+    """
+    plain, shift = normal_of_draws(normal, normal.pull(points))
+    standard = _standardised(points, score)
+    if standard is None:
+        return plain, shift
+    parents = choose_parents(standard.draws, standard.score)
+    if len(parents):
+        found = _with_parents(standard.draws, standard.score, parents, normal.is_dense)
+    elif normal.dependence is not None:
+        size = points.shape[1]
+        identity = np.eye(size) if normal.is_dense else np.ones(size)
+        found, _ = normal_of_draws(
+            WhiteningNormal(np.zeros(size), identity), standard.draws
+        )
+    else:
+        return plain, shift
+    return found.rescaled(standard.loc, standard.scale), shift
+
+
+class _Standardised(NamedTuple):
+    draws: Float[np.ndarray, "n d"]
+    score: Float[np.ndarray, "n d"]
+    loc: Float[np.ndarray, " d"]
+    scale: Float[np.ndarray, " d"]
+
+
+def _standardised(
+    points: Float[np.ndarray, "n d"], score: Float[np.ndarray, "n d"]
+) -> _Standardised | None:
+    """Returns draws with mean 0 and standard deviation 1, or `None` if there are too few."""
+    fine = np.all(np.isfinite(score), 1) & np.all(np.isfinite(points), 1)
+    points, score = points[fine], score[fine]
+    if len(points) < 100 or not 2 <= points.shape[1] <= MAX_DENSE_CANDIDATES:
+        return None
+    loc, scale = points.mean(0), points.std(0)
+    if not np.all(np.isfinite(scale) & (scale > 0)):
+        return None
+    return _Standardised((points - loc) / scale, score * scale, loc, scale)
+
+
+def choose_parents(
+    standard: Float[np.ndarray, "n d"], score: Float[np.ndarray, "n d"]
+) -> Int[np.ndarray, " p"]:
+    """Chooses coordinates that the scales or locations of others depend on.
+
+    They are chosen one by one, each the one with the largest sum of squared slopes. What a
+    chosen parent explains is subtracted before the next is chosen.
+
+    Args:
+        standard: draws with mean 0 and standard deviation 1.
+        score: the score there.
+    """
+    number, size = standard.shape
+    clipped = np.clip(standard, -4.0, 4.0)
+    clipped = (clipped - clipped.mean(0)) / clipped.std(0)
+    log_scales, locations = _log_scales(standard, score), clipped.copy()
+    parents: list[int] = []
+    for _ in range(min(MAX_PARENTS, size - 1)):
+        slopes = _slopes(clipped, log_scales)
+        squares = clipped**2 - 1.0
+        curves = _slopes(squares, locations)
+        found = np.stack([slopes.kept, curves.kept])
+        found[:, :, parents] = 0.0  # a parent depends on nobody
+        found[:, np.arange(size), np.arange(size)] = 0.0
+        energy = np.sum(found[0] ** 2 + 2 * found[1] ** 2, 1)
+        energy[parents] = 0.0
+        best = int(np.argmax(energy))
+        if energy[best] == 0.0:
+            break
+        parents.append(best)
+        log_scales = log_scales - clipped[:, [best]] * found[0][best]
+        locations = locations - squares[:, [best]] * found[1][best]
+    return np.array(sorted(parents), np.int32)
+
+
+class _Slopes(NamedTuple):
+    value: Float[np.ndarray, "p d"]
+    is_clear: Bool[np.ndarray, "p d"]
+
+    @property
+    def kept(self) -> Float[np.ndarray, "p d"]:
+        return np.where(self.is_clear, self.value, 0.0)
+
+
+def _slopes(inputs: Float[np.ndarray, "n p"], outputs: Float[np.ndarray, "n d"]) -> _Slopes:
+    """Computes the slopes of each output on each input alone."""
+    inputs, outputs = inputs - inputs.mean(0), outputs - outputs.mean(0)
+    squares = np.sum(inputs**2, 0)
+    value = (inputs.T @ outputs) / squares[:, None]
+    # Draws of a chain are correlated: four count as one.
+    error = 2.0 * outputs.std(0) / np.sqrt(squares)[:, None]
+    clear = (np.abs(value) > SIGNIFICANT * error) & (np.abs(value) > SMALLEST_SLOPE)
+    return _Slopes(value, clear)
+
+
+def _log_scales(
+    centred: Float[np.ndarray, "n d"], score: Float[np.ndarray, "n d"]
+) -> Float[np.ndarray, "n d"]:
+    """Estimates the log conditional scale of each coordinate in each draw."""
+    tiny = 1e-30
+    values = 0.5 * (np.log(np.abs(centred) + tiny) - np.log(np.abs(score) + tiny))
+    middle = np.median(values, 0)
+    spread = 1.5 * np.median(np.abs(values - middle), 0)
+    return np.clip(values, middle - 5 * spread - 1e-9, middle + 5 * spread + 1e-9)
+
+
+def _with_parents(
+    standard: Float[np.ndarray, "n d"],
+    score: Float[np.ndarray, "n d"],
+    parents: Int[np.ndarray, " p"],
+    is_dense: bool,
+) -> WhiteningNormal:
+    """Fits the map in which all other coordinates depend on the parents."""
+    size = standard.shape[1]
+    children = np.setdiff1d(np.arange(size), parents)
+    parent_loc = standard[:, parents].mean(0)
+    parent_factor = _factor(standard[:, parents] - parent_loc, is_dense)
+    values = WhiteningNormal(parent_loc, parent_factor).pull(standard[:, parents])
+    fit = _fit_children(standard[:, children], score[:, children], values, is_dense)
+
+    loc = np.zeros(size)
+    loc[parents], loc[children] = parent_loc, fit.loc
+    dependence = Dependence.none(size)
+    padded = dependence.parents.copy()
+    padded[: len(parents)] = parents
+    log_scale, curve = np.zeros((2, *dependence.curve.shape))
+    log_scale[children, : len(parents)] = fit.log_scale
+    curve[children, : len(parents)] = WhiteningNormal(
+        np.zeros(len(children)), fit.factor
+    ).pull(fit.curve.T).T
+    if is_dense:
+        factor = np.zeros((size, size))
+        factor[np.ix_(parents, parents)] = parent_factor
+        factor[np.ix_(children, parents)] = fit.slopes
+        factor[np.ix_(children, children)] = fit.factor
+    else:
+        factor = np.zeros(size)
+        factor[parents], factor[children] = parent_factor, fit.factor
+    return WhiteningNormal(loc, factor, Dependence(padded, log_scale, curve))
+
+
+class _Children(NamedTuple):
+    """What the children are, given the parents' white values."""
+
+    loc: Float[np.ndarray, " c"]
+    slopes: Float[np.ndarray, "c p"]
+    curve: Float[np.ndarray, "c p"]
+    log_scale: Float[np.ndarray, "c p"]
+    factor: Float[np.ndarray, "c c"] | Float[np.ndarray, " c"]
+
+
+def _fit_children(
+    standard: Float[np.ndarray, "n c"],
+    score: Float[np.ndarray, "n c"],
+    values: Float[np.ndarray, "n p"],
+    is_dense: bool,
+) -> _Children:
+    """Fits locations, scales and correlations in turn, each given the others.
+
+    The regressions are weighted by the inverse of the average conditional variance: an error
+    that is small where the children vary much may be large where they do not.
+    """
+    num_parents = values.shape[1]
+    linear = values if is_dense else values[:, :0]
+    inputs = np.concatenate([linear, values**2 - 1.0], 1)
+    log_scale = np.zeros((standard.shape[1], num_parents))
+    for _ in range(3):
+        weights = _precision_weights(values @ log_scale.T)
+        loc, coefficients = _weighted_regression(inputs, standard, weights)
+        residuals = standard - loc - inputs @ coefficients.T
+        children = WhiteningNormal(
+            np.zeros(len(loc)), _factor(residuals * np.sqrt(weights)[:, None], is_dense)
+        )
+        straight = children.pull(residuals)
+        estimates = _log_scales(straight, children.pulled_score(score))
+        clear = _slopes(values, estimates).is_clear.T
+        centred = np.concatenate([np.ones((len(values), 1)), values], 1)
+        log_scale = np.linalg.lstsq(centred, estimates, rcond=None)[0][1:].T * clear
+    scales = np.std(straight * np.exp(-np.clip(values @ log_scale.T, -8.0, 8.0)), 0)
+    slopes, curve = np.split(coefficients, [linear.shape[1]], 1)
+    return _Children(loc, slopes, curve, log_scale, children.factor * scales)
+
+
+def _precision_weights(log_scales: Float[np.ndarray, "n c"]) -> Float[np.ndarray, " n"]:
+    """Returns weights of mean 1, tempered so that at least a tenth of the draws count."""
+    dependent = np.any(log_scales != 0, 0)
+    if not dependent.any():
+        return np.ones(len(log_scales))
+    average = log_scales[:, dependent].mean(1)
+    for power in (2.0, 1.5, 1.0, 0.75, 0.5, 0.25):
+        weights = np.exp(-power * (average - average.min()))
+        if np.sum(weights) ** 2 > 0.1 * len(weights) * np.sum(weights**2):
+            break
+    return weights / weights.mean()
+
+
+def _weighted_regression(
+    inputs: Float[np.ndarray, "n k"],
+    outputs: Float[np.ndarray, "n c"],
+    weights: Float[np.ndarray, " n"],
+) -> tuple[Float[np.ndarray, " c"], Float[np.ndarray, "c k"]]:
+    """Regresses outputs on inputs; slopes that could be zero are."""
+    root = np.sqrt(weights)[:, None]
+    design = root * np.concatenate([np.ones((len(inputs), 1)), inputs], 1)
+    gram = design.T @ design
+    inverse = np.linalg.inv(gram + 1e-9 * np.trace(gram) * np.eye(len(gram)))
+    found = inverse @ (design.T @ (root * outputs))
+    noise = np.std(root * outputs - design @ found, 0)
+    # Draws of a chain are correlated: four count as one.
+    errors = 2.0 * np.sqrt(np.diagonal(inverse))[:, None] * noise
+    slopes = np.where(np.abs(found) > 3.0 * errors, found, 0.0)[1:]
+    rest = outputs - inputs @ slopes
+    return np.sum(weights[:, None] * rest, 0) / np.sum(weights), slopes.T
+
+
+def _factor(draws: Float[np.ndarray, "n k"], is_dense: bool) -> np.ndarray:
+    """Returns a factor of the covariance of centred draws, shrunk to a diagonal one."""
+    number, size = draws.shape
+    variances = np.mean(draws**2, 0) + 1e-12
+    if not is_dense:
+        return np.sqrt(variances)
+    prior = 5.0 + 0.1 * size
+    covariance = draws.T @ draws + prior * np.diag(variances)
+    return np.linalg.cholesky(covariance / (number + prior))
