@@ -9,6 +9,7 @@ from jax.sharding import Mesh
 from relbo.core.random import KeyLike, as_key
 from relbo.sampling import Posterior, sample
 from relbo.sampling._sample import SamplingMethod
+from relbo.sampling.findings import Finding
 from relbo.training import Stopping, fit
 
 NUM_EVIDENCE_DRAWS = 640
@@ -60,7 +61,7 @@ def infer(
         >>> print(posterior.summary())
     """
     key, started = as_key(key), time.monotonic()
-    params, notes = None, ()
+    params, findings = None, ()
     if guide is not None:
         fit_key, key = jr.split(key)
         # Half of the time for each: a rough fit is a better start than none.
@@ -76,7 +77,7 @@ def infer(
         )
         params, guide = trained.params, trained.guide
         if trained.result == "diverged":
-            notes = (f"The fit of the guide {trained.message}.",)
+            findings = (Finding(f"The fit of the guide {trained.message}.", is_fatal=False),)
     left = None if seconds is None else max(0.0, seconds - (time.monotonic() - started))
     posterior = sample(
         key,
@@ -93,5 +94,5 @@ def infer(
         mesh=mesh,
         progress=progress,
     )
-    posterior.notes = (*notes, *posterior.notes)
+    posterior.findings = (*findings, *posterior.findings)
     return posterior

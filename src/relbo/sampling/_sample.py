@@ -17,11 +17,17 @@ from relbo.gaussian import WhiteningNormal, normal_of_draws
 from relbo.guides.refined_guide import AbstractRefinedGuide
 from relbo.problem import Problem, read
 from relbo.problem.call import Call, checked_call
-from relbo.sampling.diagnostics import effective_sample_size, nested_rhat, stuck_chains
+from relbo.sampling.diagnostics import convergence, effective_sample_size
 from relbo.sampling.ensemble import ChainDraws, Ensemble, joined
+from relbo.sampling.findings import Finding, UnconstrainedChains, findings_of_chains
 from relbo.sampling.posterior import Posterior
 
 SamplingMethod = Literal["hmc", "mala", "unadjusted"]
+
+MIN_LENGTH = 16
+"""Iterations of each chain, whatever number of draws is asked for."""
+MAX_ROUNDS = 4
+"""Attempts to get good draws."""
 
 
 def sample(
@@ -88,14 +94,18 @@ def sample(
             spread=spread_over(mesh),
         )
         clock = _Clock(started)
-        notes = _begin(ensemble, key, source)
+        findings = _begin(ensemble, key, source)
         clock.lap("fit")
         if not ensemble.warm_up():
-            notes.append(
-                "The warm-up did not converge: the step size or the scales still changed."
+            findings.append(
+                Finding(
+                    "The warm-up did not converge: the step size or the scales still changed.",
+                    is_fatal=False,
+                )
             )
         clock.lap("warm up")
-        chains = _sample_until_good(ensemble, num_draws)
+        chains, seen = _sample_until_good(ensemble, num_draws)
+        findings += seen
         clock.lap("sample")
         log_weights = _weigh(ensemble, num_evidence_draws)
         clock.lap("weigh")
@@ -114,7 +124,7 @@ def sample(
         log_evidence=evidence,
         log_evidence_stderr=stderr,
         log_weights=log_weights,
-        notes=tuple(notes),
+        findings=findings,
         seconds=clock.laps,
         problem=problem,
     )
@@ -177,13 +187,13 @@ class _Clock:
         self._last = now
 
 
-def _begin(ensemble: Ensemble, key: PRNGKeyArray, source: _GuideSource) -> list[str]:
-    """Fits a normal and starts the chains; returns notes for the user."""
+def _begin(ensemble: Ensemble, key: PRNGKeyArray, source: _GuideSource) -> list[Finding]:
+    """Fits a normal and starts the chains; returns what was noticed."""
     if source.guide is None:
         start = ensemble.problem.start
         converged = ensemble.fit(None if start is None else np.asarray(start, float))
         ensemble.disperse()
-        return _notes(converged, len(ensemble.rivals))
+        return _findings_of_fit(converged, len(ensemble.rivals))
     points = _guide_draws(ensemble, key, source)
     size = points.shape[1]
     identity = np.eye(size) if ensemble.normal.is_dense else np.ones(size)
@@ -196,17 +206,24 @@ def _begin(ensemble: Ensemble, key: PRNGKeyArray, source: _GuideSource) -> list[
     return []
 
 
-def _notes(converged: bool, num_rivals: int) -> list[str]:
-    notes = []
+def _findings_of_fit(converged: bool, num_rivals: int) -> list[Finding]:
+    found = []
     if not converged:
-        notes.append("The normal fit did not converge: the posterior is far from normal.")
-    if num_rivals:
-        notes.append(
-            f"{num_rivals} of the fits from other starting points ended in other modes: chains "
-            "were started there too, and cannot tell how much each mode weighs. Order or fix "
-            "what can be exchanged, or sum it out."
+        found.append(
+            Finding(
+                "The normal fit did not converge: the posterior is far from normal.",
+                is_fatal=False,
+            )
         )
-    return notes
+    if num_rivals:
+        found.append(
+            Finding(
+                f"{num_rivals} of the fits from other starting points ended elsewhere: chains "
+                "were started there too.",
+                is_fatal=False,
+            )
+        )
+    return found
 
 
 def _guide_draws(
@@ -257,22 +274,26 @@ def _constrain(
     }
 
 
-def _sample_until_good(ensemble: Ensemble, num_draws: int) -> ChainDraws:
-    """Samples until the effective draws are half of the number, or the time is up."""
+def _sample_until_good(
+    ensemble: Ensemble, num_draws: int
+) -> tuple[ChainDraws, list[Finding]]:
+    """Samples until the effective draws are half of the number, or the time is up.
+
+    Returns:
+        `num_draws` draws, and what all draws showed.
+    """
     length = -(-num_draws // ensemble.num_chains)
     wanted = 0.5 * length * ensemble.num_chains
-    chains = ensemble.sample(length)
-    for _ in range(4):
+    chains = ensemble.sample(max(length, MIN_LENGTH))
+    for _ in range(MAX_ROUNDS):
         by_chain = np.swapaxes(chains.draws, 0, 1)
         effective = np.nanmin(effective_sample_size(by_chain), initial=np.inf)
-        agrees = np.max(nested_rhat(by_chain, ensemble.num_superchains)) < 1.01
-        stuck = np.any(stuck_chains(chains.acceptance.T, chains.logdensity.T))
-        if (agrees and effective >= wanted and not stuck) or ensemble.is_late():
+        agrees = np.max(convergence(by_chain, ensemble.num_superchains)) < 1.01
+        found = _examine(ensemble, chains)
+        if (agrees and effective >= wanted and not found) or ensemble.is_late():
             break
-        if ensemble.rivals and not agrees:
-            break  # chains in several modes do not agree, however long they run
         longer = int(np.ceil(length * np.clip(1.2 * wanted / effective, 2, 16)))
-        if agrees and not stuck and 4 * effective > wanted:
+        if agrees and not found and 4 * effective > wanted:
             chains = joined(chains, ensemble.sample(longer))
         else:
             # Unconverged draws are discarded, but they show the scales better than the fit
@@ -281,7 +302,15 @@ def _sample_until_good(ensemble: Ensemble, num_draws: int) -> ChainDraws:
             ensemble.method = ensemble.method.with_smaller_steps()
             ensemble.warm_up(max_windows=4)
             chains = ensemble.sample(longer)
-    return _thinned(chains, length)
+    return _thinned(chains, length), _examine(ensemble, chains)
+
+
+def _examine(ensemble: Ensemble, chains: ChainDraws) -> list[Finding]:
+    return findings_of_chains(
+        UnconstrainedChains(*chains[:4]),
+        ensemble.problem.coordinate_names(),
+        float(jnp.finfo(jnp.result_type(float)).eps),
+    )
 
 
 def _thinned(chains: ChainDraws, length: int) -> ChainDraws:

@@ -1,7 +1,13 @@
 """Diagnostics of many short chains: convergence, effective sample size, stuck chains."""
 
+from typing import NamedTuple
+
 import numpy as np
 from jaxtyping import Float
+from scipy.special import ndtri
+
+MAX_RANKED = 1000
+"""The largest number of coordinates whose ranks are compared."""
 
 
 def nested_rhat(
@@ -81,3 +87,87 @@ def stuck_chains(
     low, high = np.median(np.quantile(logdensity, [0.1, 0.9], axis=1), axis=1)
     best = logdensity.max(1)
     return hardly_moves | ~np.isfinite(best) | (best < low - 2 * (high - low))
+
+
+def convergence(
+    draws: Float[np.ndarray, "chains draws ..."], num_superchains: int
+) -> Float[np.ndarray, "..."]:
+    """Computes the largest nested R-hat of the draws, of their ranks and of folded ranks.
+
+    Ranks compare heavy tails, and folded ranks compare scales. With very many coordinates the
+    ranks are left out, since sorting takes longer than sampling.
+    """
+    flat = draws.reshape(*draws.shape[:2], -1)
+    found = nested_rhat(flat, num_superchains)
+    if flat.shape[2] <= MAX_RANKED:
+        folded = np.abs(flat - np.median(flat, (0, 1)))
+        for value in (flat, folded):
+            found = np.maximum(found, nested_rhat(normal_scores(value), num_superchains))
+    return found.reshape(draws.shape[2:])
+
+
+def normal_scores(values: Float[np.ndarray, "chains draws n"]) -> np.ndarray:
+    """Replaces values by the normal quantiles of their ranks over all chains."""
+    flat = values.reshape(-1, values.shape[2])
+    ranks = np.empty_like(flat)
+    for column, value in enumerate(flat.T):
+        ordered = np.sort(value)
+        # Equal values share their average rank: rejected proposals repeat a value.
+        sides = (np.searchsorted(ordered, value, side) for side in ("left", "right"))
+        ranks[:, column] = 0.5 * (sum(sides) + 1)
+    return ndtri((ranks - 0.375) / (len(flat) + 0.25)).reshape(values.shape)
+
+
+def chain_spread(draws: Float[np.ndarray, "chains draws n"]) -> Float[np.ndarray, " n"]:
+    """Computes the variance of the chains' means over the variance within chains.
+
+    For stationary chains it is the autocorrelation time over the length of a chain.
+    """
+    within = draws.var(1, ddof=1).mean(0)
+    between = draws.mean(1).var(0, ddof=1)
+    return between / np.where(within > 0, within, np.inf)
+
+
+def drift(
+    draws: Float[np.ndarray, "chains draws n"],
+) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
+    """Compares the second half of all chains with the first.
+
+    Returns:
+        The change of the mean in standard deviations, and in standard errors.
+    """
+    half = draws.shape[1] // 2
+    change = draws[:, -half:].mean(1) - draws[:, :half].mean(1)
+    return _effect_and_errors(change, draws.std((0, 1)))
+
+
+class SteinErrors(NamedTuple):
+    """How far averages of a score are from what they are under its density."""
+
+    slope: tuple[np.ndarray, np.ndarray]
+    """E[g] = 0: the violation in units of 1 / sd, and in standard errors."""
+    scale: tuple[np.ndarray, np.ndarray]
+    """E[(z - m) g] = -1: the violation, and in standard errors."""
+
+
+def stein_errors(
+    draws: Float[np.ndarray, "draws chains d"], score: Float[np.ndarray, "draws chains d"]
+) -> SteinErrors:
+    """Computes by how much Stein's identities are violated, coordinate by coordinate."""
+    scale = draws.std((0, 1))
+    centred = draws - draws.mean((0, 1))
+    ones = np.ones_like(scale)
+    return SteinErrors(
+        _effect_and_errors((score * scale).mean(0), ones),
+        _effect_and_errors(1.0 + (centred * score).mean(0), ones),
+    )
+
+
+def _effect_and_errors(
+    by_chain: Float[np.ndarray, "chains n"], unit: Float[np.ndarray, " n"]
+) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
+    """Returns the mean over chains in a unit, and in its standard errors over chains."""
+    mean = by_chain.mean(0)
+    error = by_chain.std(0, ddof=1) / len(by_chain) ** 0.5
+    tiny = np.finfo(float).tiny
+    return mean / np.maximum(unit, tiny), mean / np.maximum(error, tiny)

@@ -13,9 +13,10 @@ from jaxtyping import Float
 
 from relbo.problem import Problem
 from relbo.problem.problem import coordinate_names
-from relbo.sampling.diagnostics import effective_sample_size, nested_rhat, stuck_chains
+from relbo.sampling.diagnostics import convergence, effective_sample_size, stuck_chains
+from relbo.sampling.findings import Finding
 
-_FORMAT = "relbo posterior 1"
+_FORMAT = "relbo posterior 2"
 
 
 class Check(NamedTuple):
@@ -83,7 +84,7 @@ class Posterior:
         step_size: the step size of the adjusted sampler, in whitened coordinates.
         log_evidence, log_evidence_stderr: an estimate of log p(x), or `None`.
         log_weights: log weights of annealed draws, from which the evidence is estimated.
-        notes: what the sampler noticed.
+        findings: what the sampler noticed.
         seconds: seconds of each phase.
         problem: the model with its data, which `to_arviz` needs for likelihoods.
     """
@@ -99,7 +100,7 @@ class Posterior:
         log_evidence: float | None = None,
         log_evidence_stderr: float | None = None,
         log_weights: np.ndarray | None = None,
-        notes: Sequence[str] = (),
+        findings: Sequence[Finding] = (),
         seconds: dict[str, float] | None = None,
         problem: Problem | None = None,
     ):
@@ -111,7 +112,7 @@ class Posterior:
         self.log_evidence = log_evidence
         self.log_evidence_stderr = log_evidence_stderr
         self.log_weights = log_weights
-        self.notes = tuple(notes)
+        self.findings = tuple(findings)
         self.seconds = dict(seconds or {})
         self._problem = problem
 
@@ -119,6 +120,11 @@ class Posterior:
     def draws(self) -> dict[str, np.ndarray]:
         """Draws by site, `[num_draws, ...]`, one chain after another."""
         return {name: self._flat(values) for name, values in self.chains.items()}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the sampler noticed, in words."""
+        return tuple(finding.text for finding in self.findings)
 
     @property
     def bad_chains(self) -> np.ndarray:
@@ -147,7 +153,7 @@ class Posterior:
             log_evidence=self.log_evidence,
             log_evidence_stderr=self.log_evidence_stderr,
             log_weights=self.log_weights,
-            notes=self.notes,
+            findings=self.findings,
             seconds=self.seconds,
             problem=self._problem,
         )
@@ -170,7 +176,7 @@ class Posterior:
                 "50%": middle,
                 "95%": high,
                 "ess": effective_sample_size(draws),
-                "rhat": nested_rhat(draws, self.num_superchains),
+                "rhat": convergence(draws, self.num_superchains),
             },
         )
 
@@ -191,10 +197,9 @@ class Posterior:
             and smallest >= 100
             and not bad
             and (acceptance is None or acceptance >= 0.4)
+            and not any(finding.is_fatal for finding in self.findings)
         )
-        if not trustworthy:
-            # The notes explain a bad result; a good one needs no explanation.
-            advice = [*self.notes, *advice]
+        advice = [*self.notes, *advice]
         if pareto_k is not None and pareto_k > 0.7:
             advice.append(
                 f"The evidence rests on a few draws (Pareto k {pareto_k:.2f}): estimate it "
@@ -243,7 +248,7 @@ class Posterior:
             "step_size": self.step_size,
             "log_evidence": self.log_evidence,
             "log_evidence_stderr": self.log_evidence_stderr,
-            "notes": list(self.notes),
+            "findings": [list(finding) for finding in self.findings],
             "seconds": self.seconds,
         }
         arrays: dict[str, Any] = {
@@ -276,6 +281,7 @@ class Posterior:
             for name, values in arrays.items()
             if name.startswith(prefix)
         }
+        header["findings"] = [Finding(*finding) for finding in header.pop("findings", ())]
         return cls(
             group("chains/"),
             sample_stats=group("stats/"),
