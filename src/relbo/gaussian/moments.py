@@ -5,13 +5,21 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from relbo.gaussian.whitening import MAX_PARENTS, Dependence, WhiteningNormal
+from relbo.gaussian.whitening import (
+    MAX_PARENTS,
+    Dependence,
+    WhiteningNormal,
+    curve_features,
+    scale_features,
+)
 
 SIGNIFICANT = 5.0
 """A dependence counts if its slope is this many standard errors from zero."""
 SMALLEST_SLOPE = 0.1
 """A dependence counts if it changes a log scale or a location by this much, in units of the
 standard deviations of parent and child."""
+MAX_DRAWS = 4096
+"""The largest number of draws that is looked at."""
 MAX_DENSE_CANDIDATES = 1000
 """The largest number of coordinates in which parents are looked for."""
 
@@ -86,7 +94,8 @@ def _standardised(
 ) -> _Standardised | None:
     """Returns draws with mean 0 and standard deviation 1, or `None` if there are too few."""
     fine = np.all(np.isfinite(score), 1) & np.all(np.isfinite(points), 1)
-    points, score = points[fine], score[fine]
+    some = np.linspace(0, np.sum(fine) - 1, min(MAX_DRAWS, np.sum(fine))).astype(int)
+    points, score = points[fine][some], score[fine][some]
     if len(points) < 100 or not 2 <= points.shape[1] <= MAX_DENSE_CANDIDATES:
         return None
     loc, scale = points.mean(0), points.std(0)
@@ -125,8 +134,9 @@ def choose_parents(
         if energy[best] == 0.0:
             break
         parents.append(best)
-        log_scales = log_scales - clipped[:, [best]] * found[0][best]
-        locations = locations - squares[:, [best]] * found[1][best]
+        values = clipped[:, [best]]
+        log_scales = log_scales - _explained(scale_features(values), log_scales)
+        locations = locations - _explained(curve_features(values), locations)
     return np.array(sorted(parents), np.int32)
 
 
@@ -177,14 +187,6 @@ def _with_parents(
 
     loc = np.zeros(size)
     loc[parents], loc[children] = parent_loc, fit.loc
-    dependence = Dependence.none(size)
-    padded = dependence.parents.copy()
-    padded[: len(parents)] = parents
-    log_scale, curve = np.zeros((2, *dependence.curve.shape))
-    log_scale[children, : len(parents)] = fit.log_scale
-    curve[children, : len(parents)] = WhiteningNormal(
-        np.zeros(len(children)), fit.factor
-    ).pull(fit.curve.T).T
     if is_dense:
         factor = np.zeros((size, size))
         factor[np.ix_(parents, parents)] = parent_factor
@@ -193,7 +195,26 @@ def _with_parents(
     else:
         factor = np.zeros(size)
         factor[parents], factor[children] = parent_factor, fit.factor
+    dependence = Dependence.none(size)
+    padded = dependence.parents.copy()
+    padded[: len(parents)] = parents
+    curve = WhiteningNormal(np.zeros(len(children)), fit.factor).pull(fit.curve.T).T
+    log_scale, curve = (
+        _padded(part, children, len(parents), dependence) for part in (fit.log_scale, curve)
+    )
     return WhiteningNormal(loc, factor, Dependence(padded, log_scale, curve))
+
+
+def _padded(
+    coefficients: Float[np.ndarray, "c f"],
+    children: Int[np.ndarray, " c"],
+    num_parents: int,
+    like: Dependence,
+) -> Float[np.ndarray, "d g"]:
+    """Lays out coefficients of some children and parents among those of all."""
+    all_of_them = np.zeros((like.curve.shape[0], 3, len(like.parents)))
+    all_of_them[children, :, :num_parents] = coefficients.reshape(-1, 3, num_parents)
+    return all_of_them.reshape(like.curve.shape)
 
 
 class _Children(NamedTuple):
@@ -201,8 +222,8 @@ class _Children(NamedTuple):
 
     loc: Float[np.ndarray, " c"]
     slopes: Float[np.ndarray, "c p"]
-    curve: Float[np.ndarray, "c p"]
-    log_scale: Float[np.ndarray, "c p"]
+    curve: Float[np.ndarray, "c h"]
+    log_scale: Float[np.ndarray, "c f"]
     factor: Float[np.ndarray, "c c"] | Float[np.ndarray, " c"]
 
 
@@ -217,24 +238,25 @@ def _fit_children(
     The regressions are weighted by the inverse of the average conditional variance: an error
     that is small where the children vary much may be large where they do not.
     """
-    num_parents = values.shape[1]
     linear = values if is_dense else values[:, :0]
-    inputs = np.concatenate([linear, values**2 - 1.0], 1)
-    log_scale = np.zeros((standard.shape[1], num_parents))
+    features, curves = scale_features(values), curve_features(values)
+    number = values.shape[1]
+    inputs = [curves[:, : 2 * number], curves[:, 2 * number :]]
+    log_scale = np.zeros((standard.shape[1], features.shape[1]))
     for _ in range(3):
-        weights = _precision_weights(values @ log_scale.T)
-        loc, coefficients = _weighted_regression(inputs, standard, weights)
-        residuals = standard - loc - inputs @ coefficients.T
+        weights = _precision_weights(features @ log_scale.T)
+        loc, coefficients = _weighted_regression(linear, inputs, standard, weights)
+        slopes, curve = np.split(coefficients, [linear.shape[1]], 1)
+        residuals = standard - loc - linear @ slopes.T - curves @ curve.T
         children = WhiteningNormal(
             np.zeros(len(loc)), _factor(residuals * np.sqrt(weights)[:, None], is_dense)
         )
         straight = children.pull(residuals)
         estimates = _log_scales(straight, children.pulled_score(score))
-        clear = _slopes(values, estimates).is_clear.T
-        centred = np.concatenate([np.ones((len(values), 1)), values], 1)
-        log_scale = np.linalg.lstsq(centred, estimates, rcond=None)[0][1:].T * clear
-    scales = np.std(straight * np.exp(-np.clip(values @ log_scale.T, -8.0, 8.0)), 0)
-    slopes, curve = np.split(coefficients, [linear.shape[1]], 1)
+        _, log_scale = _weighted_regression(
+            values, [features[:, number:]], estimates, np.ones(len(values))
+        )
+    scales = np.std(straight * np.exp(-np.clip(features @ log_scale.T, -8.0, 8.0)), 0)
     return _Children(loc, slopes, curve, log_scale, children.factor * scales)
 
 
@@ -252,22 +274,56 @@ def _precision_weights(log_scales: Float[np.ndarray, "n c"]) -> Float[np.ndarray
 
 
 def _weighted_regression(
-    inputs: Float[np.ndarray, "n k"],
+    linear: Float[np.ndarray, "n k"],
+    alternatives: list[Float[np.ndarray, "n m"]],
     outputs: Float[np.ndarray, "n c"],
     weights: Float[np.ndarray, " n"],
-) -> tuple[Float[np.ndarray, " c"], Float[np.ndarray, "c k"]]:
-    """Regresses outputs on inputs; slopes that could be zero are."""
+) -> tuple[Float[np.ndarray, " c"], Float[np.ndarray, "c f"]]:
+    """Regresses outputs on linear inputs and at most one of several alternatives.
+
+    Inputs are used for an output if they clearly explain something.
+
+    Returns:
+        The constants, and the slopes on all inputs.
+    """
     root = np.sqrt(weights)[:, None]
-    design = root * np.concatenate([np.ones((len(inputs), 1)), inputs], 1)
-    gram = design.T @ design
-    inverse = np.linalg.inv(gram + 1e-9 * np.trace(gram) * np.eye(len(gram)))
-    found = inverse @ (design.T @ (root * outputs))
-    noise = np.std(root * outputs - design @ found, 0)
+    outputs, plain = root * outputs, root
+    left = lambda design: np.sum((outputs - _explained(design, outputs, False)) ** 2, 0)
+    best = left(plain)
+    used = [np.zeros(outputs.shape[1], int)]
+    designs = [plain]
+    for choice in ([], *alternatives):
+        design = np.concatenate([plain, root * linear, *(root * part for part in [choice] if len(part))], 1)
+        designs.append(design)
+    errors = np.stack([best, *(left(design) for design in designs[1:])])
+    del used
     # Draws of a chain are correlated: four count as one.
-    errors = 2.0 * np.sqrt(np.diagonal(inverse))[:, None] * noise
-    slopes = np.where(np.abs(found) > 3.0 * errors, found, 0.0)[1:]
-    rest = outputs - inputs @ slopes
-    return np.sum(weights[:, None] * rest, 0) / np.sum(weights), slopes.T
+    number = len(outputs)
+    price = np.array([9.0 + 2.0 * (design.shape[1] - 1) for design in designs])
+    price[0] = 0.0
+    score = 0.25 * number * np.log(np.maximum(errors, 1e-300)) + price[:, None]
+    chosen = np.argmin(score, 0)
+    widths = [linear.shape[1], *(part.shape[1] for part in alternatives)]
+    loc, slopes = np.zeros(outputs.shape[1]), np.zeros((sum(widths), outputs.shape[1]))
+    for index, design in enumerate(designs):
+        columns = np.flatnonzero(chosen == index)
+        found = np.linalg.lstsq(design, outputs[:, columns], rcond=None)[0]
+        loc[columns] = found[0]
+        if index >= 1:
+            slopes[: widths[0], columns] = found[1 : 1 + widths[0]]
+        if index >= 2:
+            start = sum(widths[: index - 1])
+            slopes[start : start + widths[index - 1], columns] = found[1 + widths[0] :]
+    return loc, slopes.T
+
+
+def _explained(
+    inputs: Float[np.ndarray, "n k"], outputs: Float[np.ndarray, "n c"], constant: bool = True
+) -> Float[np.ndarray, "n c"]:
+    """Returns what a linear regression explains of the outputs."""
+    if constant:
+        inputs = np.concatenate([np.ones((len(inputs), 1)), inputs], 1)
+    return inputs @ np.linalg.lstsq(inputs, outputs, rcond=None)[0]
 
 
 def _factor(draws: Float[np.ndarray, "n k"], is_dense: bool) -> np.ndarray:

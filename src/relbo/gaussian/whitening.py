@@ -17,50 +17,87 @@ class Dependence(NamedTuple):
 
     With $w$ the parents' values among the white coordinates $u$,
 
-    $$v = u\, e^{C w} + D (w^2 - 1).$$
+    $$v = u\, e^{C f(w)} + D h(w).$$
 
     The rows of parents are zero, so that the map is triangular: its inverse is explicit and its
-    log determinant is the sum of $C w$. The first term is a funnel, the second a banana.
+    log determinant is the sum of $C f(w)$. The first term straightens funnels, the second
+    bananas.
     """
 
     parents: Int[np.ndarray, " p"] | Int[Array, " p"]
-    log_scale: Float[np.ndarray, "d p"] | Float[Array, "d p"]
-    """C: how the logarithm of each scale changes with the parents."""
-    curve: Float[np.ndarray, "d p"] | Float[Array, "d p"]
-    """D: how each location changes with the squares of the parents."""
+    log_scale: Float[np.ndarray, "d f"] | Float[Array, "d f"]
+    """C: how the logarithm of each scale changes with `scale_features` of the parents."""
+    curve: Float[np.ndarray, "d h"] | Float[Array, "d h"]
+    """D: how each location changes with `curve_features` of the parents."""
 
     @classmethod
     def none(cls, size: int) -> "Dependence":
         """Returns the identity."""
-        number = min(size, MAX_PARENTS)
-        zeros = np.zeros((size, number))
-        return cls(np.zeros(number, np.int32), zeros, zeros)
+        parents = np.zeros(min(size, MAX_PARENTS), np.int32)
+        zeros = np.zeros((size, 3 * len(parents)))
+        return cls(parents, zeros, zeros)
 
     def bend(self, white: Any) -> tuple[Any, Any]:
         """Returns v and the log determinant for white coordinates along the last axis."""
-        values, log_scales, shifts = self._parts(white)
+        log_scales, shifts = self._parts(white)
         exp = white.__array_namespace__().exp
-        return values * exp(log_scales) + shifts, log_scales.sum(-1)
+        return white * exp(log_scales) + shifts, log_scales.sum(-1)
 
     def straighten(self, bent: np.ndarray) -> np.ndarray:
         """Returns the white coordinates: the inverse of `bend`."""
-        values, log_scales, shifts = self._parts(bent)
-        return (values - shifts) * np.exp(-log_scales)
+        log_scales, shifts = self._parts(bent)
+        return (bent - shifts) * np.exp(-log_scales)
 
     def straight_score(
         self, white: Float[np.ndarray, "n d"], score: Float[np.ndarray, "n d"]
     ) -> Float[np.ndarray, "n d"]:
-        """Returns the score in v of a density, given its score in u, both without Jacobians."""
-        _, log_scales, _ = self._parts(white)
+        """Returns the score in v of a density, given the score in u with the Jacobian."""
+        log_scales, _ = self._parts(white)
         straight = score * np.exp(-log_scales)
-        slopes = (score * white) @ self.log_scale
-        slopes += 2 * white[:, self.parents] * (straight @ self.curve)
+        by_scale = (score * white + 1.0) @ self.log_scale
+        by_curve = straight @ self.curve
+        values = white[:, self.parents]
+        number = len(self.parents)
+        steps = [_hinge_slope(values + 1.0), _hinge_slope(values - 1.0)]
+        slopes = sum(
+            part[:, k * number : (k + 1) * number] * slope
+            for part, features in (
+                (by_scale, (np.ones_like(values), *steps)),
+                (by_curve, (*steps, 2 * values)),
+            )
+            for k, slope in enumerate(features)
+        )
         np.subtract.at(straight, (slice(None), self.parents), slopes)
         return straight
 
-    def _parts(self, values: Any) -> tuple[Any, Any, Any]:
+    def _parts(self, values: Any) -> tuple[Any, Any]:
         parents = values[..., self.parents]
-        return values, parents @ self.log_scale.T, (parents**2 - 1.0) @ self.curve.T
+        log_scales = scale_features(parents) @ self.log_scale.T
+        return log_scales, curve_features(parents) @ self.curve.T
+
+
+def scale_features(parents: Any) -> Any:
+    """Returns w and two smooth hinges: a log scale may level off at either side."""
+    concat = parents.__array_namespace__().concat
+    return concat([parents, _hinge(parents + 1.0), _hinge(parents - 1.0)], axis=-1)
+
+
+def curve_features(parents: Any) -> Any:
+    """Returns two smooth hinges and w^2 - 1."""
+    concat = parents.__array_namespace__().concat
+    return concat(
+        [_hinge(parents + 1.0), _hinge(parents - 1.0), parents**2 - 1.0], axis=-1
+    )
+
+
+def _hinge(value: Any) -> Any:
+    """Returns a smooth version of max(value, 0)."""
+    namespace = value.__array_namespace__()
+    return 0.5 * namespace.logaddexp(2.0 * value, namespace.zeros_like(value))
+
+
+def _hinge_slope(value: np.ndarray) -> np.ndarray:
+    return 0.5 * (1.0 + np.tanh(value))
 
 
 class WhiteningNormal(NamedTuple):
@@ -89,8 +126,10 @@ class WhiteningNormal(NamedTuple):
         """The coordinates that others depend on."""
         if self.dependence is None:
             return []
-        used = np.any(self.dependence.log_scale != 0, 0) | np.any(self.dependence.curve != 0, 0)
-        return [int(parent) for parent in np.asarray(self.dependence.parents)[used]]
+        parents = np.asarray(self.dependence.parents)
+        slopes = np.concatenate([self.dependence.log_scale, self.dependence.curve])
+        used = np.any(slopes.reshape(len(slopes), 3, -1) != 0, (0, 1))
+        return [int(parent) for parent in parents[used]]
 
     def push(self, white: np.ndarray) -> np.ndarray:
         if self.dependence is not None:
@@ -110,9 +149,6 @@ class WhiteningNormal(NamedTuple):
     ) -> Float[np.ndarray, "n d"]:
         """Returns the score in z of a density, given its score in white coordinates."""
         if self.dependence is not None:
-            slopes = self.dependence.log_scale.sum(0)
-            score = score.copy()
-            np.subtract.at(score, (slice(None), self.dependence.parents), slopes)
             score = self.dependence.straight_score(white, score)
         if self.is_dense:
             return np.linalg.solve(self.factor.T, score.T).T

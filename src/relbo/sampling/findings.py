@@ -1,0 +1,135 @@
+"""What a run shows about its own draws: reasons not to trust them, and what to try."""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from relbo.sampling.diagnostics import chain_spread, drift, stein_errors, stuck_chains
+
+MAX_ERRORS = 5.0
+"""Standard errors beyond which an identity counts as violated."""
+MIN_EFFECT = 0.1
+"""Violations smaller than this, in posterior standard deviations, do not matter."""
+MAX_CHAIN_SPREAD = 0.25
+"""The variance between chains over that within them, for chains of four autocorrelation times."""
+
+
+class Finding(NamedTuple):
+    """Something that a run noticed about itself."""
+
+    text: str
+    """What was seen and what to try, in plain words."""
+    is_fatal: bool = True
+    """Whether the draws should not be trusted because of it."""
+
+
+class UnconstrainedChains(NamedTuple):
+    """All draws of a run in unconstrained space, with the scores there."""
+
+    draws: Float[np.ndarray, "n c d"]
+    score: Float[np.ndarray, "n c d"]
+    logdensity: Float[np.ndarray, "n c"]
+    acceptance: Float[np.ndarray, "n c"]
+
+
+def findings_of_chains(
+    chains: UnconstrainedChains, names: list[str], resolution: float
+) -> list[Finding]:
+    """Examines the draws of a run.
+
+    Args:
+        chains: the draws.
+        names: a name for each coordinate.
+        resolution: the relative rounding error of the numbers that the model computes with.
+    """
+    if not np.all(np.isfinite(chains.draws)):
+        return [
+            Finding(
+                "Some draws are not finite: the posterior has no finite mass (a flat prior "
+                "without enough data?), or numbers overflow. Give every parameter a proper prior."
+            )
+        ]
+    found = _of_precision(chains, names, resolution)
+    found += _of_identities(chains, names)
+    if chains.draws.shape[0] >= 8:
+        found += _of_mixing(chains, names)
+    return found
+
+
+def _of_precision(
+    chains: UnconstrainedChains, names: list[str], resolution: float
+) -> list[Finding]:
+    """Looks for numbers that the precision cannot resolve."""
+    found = []
+    spread = chains.draws.std((0, 1))
+    steps = resolution * np.abs(chains.draws).max((0, 1)) / np.maximum(spread, 1e-300)
+    worst = int(np.argmax(steps))
+    remedy = "Enable float64 (numpyro.enable_x64()), or centre and scale the data."
+    if steps[worst] > 0.02:
+        found.append(
+            Finding(
+                f"The precision is too low for {names[worst]}: neighbouring numbers differ by "
+                f"{steps[worst]:.2g} posterior standard deviations. {remedy}"
+            )
+        )
+    step = resolution * float(np.median(np.abs(chains.logdensity)))
+    if step > 0.25:
+        found.append(
+            Finding(
+                f"The precision is too low for the log density: its values near "
+                f"{np.median(chains.logdensity):.3g} are rounded to {step:.2g}. {remedy}"
+            )
+        )
+    return found
+
+
+def _of_identities(chains: UnconstrainedChains, names: list[str]) -> list[Finding]:
+    """Compares the draws with their scores by Stein's identities."""
+    slope, scale = stein_errors(chains.draws, chains.score)
+    found = []
+    for effect, errors, says in (
+        (*slope, "the density still rises or falls on average"),
+        (*scale, "the draws are not as wide as the density, or it is flat"),
+    ):
+        bad = np.where(np.abs(effect) > MIN_EFFECT, np.abs(errors), 0.0)
+        worst = int(np.argmax(bad))
+        if bad[worst] > MAX_ERRORS:
+            found.append(
+                Finding(
+                    f"The draws do not fit the density at {names[worst]}: {says} (off by "
+                    f"{effect[worst]:+.2g}, {bad[worst]:.0f} standard errors). Check that the "
+                    "prior is proper, and look for narrow places or jumps in the density."
+                )
+            )
+            break
+    return found
+
+
+def _of_mixing(chains: UnconstrainedChains, names: list[str]) -> list[Finding]:
+    found = []
+    by_chain = np.swapaxes(chains.draws, 0, 1)
+    spread = chain_spread(by_chain)
+    worst = int(np.argmax(spread))
+    if spread[worst] > MAX_CHAIN_SPREAD:
+        found.append(
+            Finding(
+                f"The chains are too short for {names[worst]}: they moved over a part of the "
+                "posterior each. Run longer (more seconds or draws), or rewrite the model so "
+                "that parameters are less dependent."
+            )
+        )
+    effect, errors = drift(by_chain)
+    bad = np.where(np.abs(effect) > MIN_EFFECT, np.abs(errors), 0.0)
+    worst = int(np.argmax(bad))
+    if bad[worst] > MAX_ERRORS:
+        found.append(
+            Finding(
+                f"The chains still drift at {names[worst]} (by {effect[worst]:+.2g} standard "
+                "deviations from the first to the second half). Run longer, and check that the "
+                "prior is proper."
+            )
+        )
+    if np.any(stuck_chains(chains.acceptance.T, chains.logdensity.T)):
+        found.append(Finding("Some chains are stuck."))
+    return found
