@@ -7,13 +7,16 @@ import numpy as np
 from jaxtyping import Float
 
 from relbo.gaussian.evaluation import Evaluate, WhiteEvaluation
+from relbo.gaussian.starts import distinct_starts
 from relbo.gaussian.whitening import WhiteningNormal
 
 DENSE_LIMIT = 200
 """The largest dimension in which all correlations are learned."""
 
-NUM_EXTRA_STARTS = {30: 3, DENSE_LIMIT: 1}
-"""Further fits from random points, by the largest dimension: they look for other modes."""
+MIN_LOG_MASS = -7.0
+"""Modes are kept whose ELBO is not lower than that of the best by more than this."""
+MIN_DISTANCE = 4.0
+"""Modes differ if each is this many standard deviations of the other away."""
 
 CONVERGED = 0.4
 """A fit whose steps are shorter, in standard deviations, has converged."""
@@ -23,13 +26,11 @@ Report = Callable[[str, float], None]
 
 
 class NormalFit(NamedTuple):
-    """Normals fitted from several starting points."""
+    """Normals fitted from several starting points, the one with the highest ELBO first."""
 
-    normal: WhiteningNormal
-    """The one with the highest ELBO."""
-    rivals: list[WhiteningNormal]
-    """Those that ended elsewhere with a mass that counts: other modes."""
+    modes: list[WhiteningNormal]
     converged: bool
+    """Whether the fit of the first one converged."""
 
 
 class FitState(NamedTuple):
@@ -51,7 +52,8 @@ class NormalFitter:
         rng: the source of all noise.
         evaluate: the model.
         size: the number of coordinates.
-        num_points: evaluations per step, a multiple of what `evaluate` takes at once.
+        num_points: evaluations per step, a multiple of `batch_size`.
+        batch_size: the number of points that `evaluate` takes at once.
         report: called with the progress.
         is_late: whether the time is up.
     """
@@ -62,31 +64,43 @@ class NormalFitter:
         evaluate: Evaluate,
         size: int,
         num_points: int,
+        batch_size: int,
         *,
         report: Report = lambda *_: None,
         is_late: Callable[[], bool] = lambda: False,
     ):
         self._rng, self._evaluate, self._size = rng, evaluate, size
-        self._num_points, self._report, self._is_late = num_points, report, is_late
+        self._num_points, self._batch_size = num_points, batch_size
+        self._report, self._is_late = report, is_late
 
-    def fit(self, start: Float[np.ndarray, " d"] | None = None) -> NormalFit:
-        """Fits from several points and keeps the best, with its rivals.
+    def fit(
+        self, start: Float[np.ndarray, " d"] | None = None, *, look_for_modes: bool = True
+    ) -> NormalFit:
+        """Fits from several points, one in each basin of the density.
 
         Args:
             start: the first of the points; by default zero in unconstrained space.
+            look_for_modes: whether to start from other points too.
         """
-        fits = [self._until_converged(self._first_step(start))]
-        for _ in range(next((n for d, n in NUM_EXTRA_STARTS.items() if self._size <= d), 0)):
+        starts = [np.zeros(self._size) if start is None else start]
+        if look_for_modes:
+            starts = distinct_starts(
+                self._rng, self._evaluate, starts[0], self._batch_size, self._size <= DENSE_LIMIT
+            )
+        fits = [self._until_converged(self._first_step(starts[0]))]
+        for other in starts[1:]:
             if not self._is_late():
-                fits.append(self._until_converged(self._first_step(self._random_start())))
-        best = max(fits, key=lambda fit: fit.elbo)
+                fits.append(self._until_converged(self._first_step(other)))
+        best, *others = sorted(fits, key=lambda fit: -fit.elbo)
         converged = best.shift < CONVERGED
         for rate in np.geomspace(0.7, 0.1, 12):
             best = self._step(best, float(rate))
-        normal = best.before
-        rivals = [fit.before for fit in fits if _is_rival(fit, best, normal)]
+        modes = [best.before]
+        for fit in others:
+            if fit.elbo > best.elbo + MIN_LOG_MASS and _is_apart(fit.before, modes):
+                modes.append(fit.before)
         self._report("fit", 1.0)
-        return NormalFit(normal, rivals, converged)
+        return NormalFit(modes, converged)
 
     def _until_converged(self, fit: FitState) -> FitState:
         """Steps until they are short, or the ELBO has not grown for a while."""
@@ -106,11 +120,11 @@ class NormalFitter:
     def _random_start(self) -> Float[np.ndarray, " d"]:
         return self._rng.uniform(-2.0, 2.0, self._size)
 
-    def _first_step(self, start: Float[np.ndarray, " d"] | None) -> FitState:
+    def _first_step(self, start: Float[np.ndarray, " d"]) -> FitState:
         for attempt in range(20):
             if attempt > 0:
                 start = self._random_start()
-            narrow = narrow_normal(np.zeros(self._size) if start is None else start)
+            narrow = narrow_normal(start)
             fit = self._step(FitState(narrow, narrow), 1.0)
             if np.isfinite(fit.elbo):
                 return fit
@@ -134,9 +148,12 @@ def points_per_step(num_chains: int, size: int) -> int:
     return num_chains * max(1, -(-5 * size // (2 * num_chains)))
 
 
-def _is_rival(fit: FitState, best: FitState, normal: WhiteningNormal) -> bool:
-    apart = np.max(np.abs(normal.pull(fit.before.loc[None])))
-    return bool(apart > 5.0 and fit.elbo > best.elbo - 5.0)
+def _is_apart(normal: WhiteningNormal, others: list[WhiteningNormal]) -> bool:
+    """Whether a normal is far from all others, by its scales and by theirs."""
+    distance = lambda one, other: np.max(np.abs(one.pull(other.loc[None])))
+    return all(
+        min(distance(normal, other), distance(other, normal)) > MIN_DISTANCE for other in others
+    )
 
 
 def fit_step(

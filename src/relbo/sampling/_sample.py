@@ -20,12 +20,15 @@ from relbo.problem.call import Call, checked_call
 from relbo.sampling.diagnostics import convergence, effective_sample_size
 from relbo.sampling.ensemble import ChainDraws, Ensemble, joined
 from relbo.sampling.findings import Finding, UnconstrainedChains, findings_of_chains
+from relbo.sampling.modes import Mode, are_separate, combine, nearest_mode
 from relbo.sampling.posterior import Posterior
 
 SamplingMethod = Literal["hmc", "mala", "unadjusted"]
 
 MIN_LENGTH = 16
 """Iterations of each chain, whatever number of draws is asked for."""
+MIN_EVIDENCE_DRAWS = 640
+"""Annealed draws that weigh a mode."""
 MAX_ROUNDS = 4
 """Attempts to get good draws."""
 
@@ -96,19 +99,9 @@ def sample(
         clock = _Clock(started)
         findings = _begin(ensemble, key, source)
         clock.lap("fit")
-        if not ensemble.warm_up():
-            findings.append(
-                Finding(
-                    "The warm-up did not converge: the step size or the scales still changed.",
-                    is_fatal=False,
-                )
-            )
-        clock.lap("warm up")
-        chains, seen = _sample_until_good(ensemble, num_draws)
-        findings += seen
-        clock.lap("sample")
-        log_weights = _weigh(ensemble, num_evidence_draws)
-        clock.lap("weigh")
+        run = _run(ensemble, num_draws, num_evidence_draws, clock)
+        chains, log_weights = run.chains, run.log_weights
+        findings += run.findings
         values = _constrain(problem, chains.draws)
         clock.lap("constrain")
     evidence, stderr = (None, None) if log_weights is None else log_mean_weight(log_weights)
@@ -128,6 +121,65 @@ def sample(
         seconds=clock.laps,
         problem=problem,
     )
+
+
+class _Run(NamedTuple):
+    """The draws of all modes, what they showed, and the weights behind the evidence."""
+
+    chains: ChainDraws
+    findings: list[Finding]
+    log_weights: Float[np.ndarray, " n"] | None
+
+
+def _run(
+    ensemble: Ensemble, num_draws: int, num_evidence_draws: int, clock: "_Clock"
+) -> _Run:
+    """Samples all modes together if chains move between them, and otherwise one by one."""
+    modes = ensemble.modes
+    if len(modes) > 1:
+        ensemble.warm_up()
+        if are_separate(ensemble.sample(MIN_LENGTH), modes):
+            return _run_modes(ensemble, modes, num_draws, num_evidence_draws, clock)
+    findings = _warm_up(ensemble)
+    clock.lap("warm up")
+    chains, seen = _sample_until_good(ensemble, num_draws)
+    clock.lap("sample")
+    log_weights = _weigh(ensemble, num_evidence_draws)
+    clock.lap("weigh")
+    weights = None if log_weights is None else log_weights[1]
+    return _Run(chains, [*findings, *seen], weights)
+
+
+def _run_modes(
+    ensemble: Ensemble,
+    normals: list[WhiteningNormal],
+    num_draws: int,
+    num_evidence_draws: int,
+    clock: "_Clock",
+) -> _Run:
+    modes = []
+    number = max(num_evidence_draws, MIN_EVIDENCE_DRAWS)
+    for normal in normals:
+        ensemble.start_in(normal)
+        findings = _warm_up(ensemble)
+        clock.lap("warm up")
+        chains, seen = _sample_until_good(ensemble, num_draws)
+        clock.lap("sample")
+        ends, log_weights = _weigh(ensemble, number)
+        inside = nearest_mode(ends, [normal, *(n for n in normals if n is not normal)]) == 0
+        log_weights = np.where(inside, log_weights, -np.inf)
+        clock.lap("weigh")
+        modes.append(Mode(normal, chains, log_weights, [*findings, *seen]))
+    chains, found = combine(ensemble.rng, modes)
+    together = np.concatenate([mode.log_weights for mode in modes]) + np.log(len(modes))
+    return _Run(chains, found, together if num_evidence_draws else None)
+
+
+def _warm_up(ensemble: Ensemble) -> list[Finding]:
+    if ensemble.warm_up():
+        return []
+    text = "The warm-up did not converge: the step size or the scales still changed."
+    return [Finding(text, is_fatal=False)]
 
 
 class _GuideSource(NamedTuple):
@@ -183,7 +235,7 @@ class _Clock:
 
     def lap(self, name: str) -> None:
         now = time.monotonic()
-        self.laps[name] = now - self._last
+        self.laps[name] = self.laps.get(name, 0.0) + now - self._last
         self._last = now
 
 
@@ -193,7 +245,10 @@ def _begin(ensemble: Ensemble, key: PRNGKeyArray, source: _GuideSource) -> list[
         start = ensemble.problem.start
         converged = ensemble.fit(None if start is None else np.asarray(start, float))
         ensemble.disperse()
-        return _findings_of_fit(converged, len(ensemble.rivals))
+        if converged:
+            return []
+        text = "The normal fit did not converge: the posterior is far from normal."
+        return [Finding(text, is_fatal=False)]
     points = _guide_draws(ensemble, key, source)
     size = points.shape[1]
     identity = np.eye(size) if ensemble.normal.is_dense else np.ones(size)
@@ -204,26 +259,6 @@ def _begin(ensemble: Ensemble, key: PRNGKeyArray, source: _GuideSource) -> list[
     ensemble.normal = rough.rescaled(loc, scale)
     ensemble.disperse(points)
     return []
-
-
-def _findings_of_fit(converged: bool, num_rivals: int) -> list[Finding]:
-    found = []
-    if not converged:
-        found.append(
-            Finding(
-                "The normal fit did not converge: the posterior is far from normal.",
-                is_fatal=False,
-            )
-        )
-    if num_rivals:
-        found.append(
-            Finding(
-                f"{num_rivals} of the fits from other starting points ended elsewhere: chains "
-                "were started there too.",
-                is_fatal=False,
-            )
-        )
-    return found
 
 
 def _guide_draws(
@@ -325,10 +360,13 @@ def _thinned(chains: ChainDraws, length: int) -> ChainDraws:
     )
 
 
-def _weigh(ensemble: Ensemble, num_draws: int) -> Float[np.ndarray, " n"] | None:
+def _weigh(
+    ensemble: Ensemble, num_draws: int
+) -> tuple[Float[np.ndarray, "n d"], Float[np.ndarray, " n"]] | None:
+    """Returns annealed draws and their log weights."""
     if num_draws == 0:
         return None
-    return ensemble.weigh(-(-num_draws // ensemble.num_chains))[1]
+    return ensemble.weigh(-(-num_draws // ensemble.num_chains))
 
 
 def log_mean_weight(log_weights: Float[np.ndarray, " n"]) -> tuple[float, float]:

@@ -93,7 +93,7 @@ class Ensemble:
         self.method = METHODS[method]
         self.num_superchains = _num_superchains(num_chains)
         self.normal = narrow_normal(np.zeros(problem.size))
-        self.rivals: list[WhiteningNormal] = []
+        self.modes = [self.normal]
         self._dtype = np.dtype(jnp.result_type(float))
         self._log_step = np.log(0.9 * problem.size**-0.25)
         self._state: ChainState | None = None
@@ -102,10 +102,10 @@ class Ensemble:
         self._deadline = deadline
 
     def fit(self, start: Float[np.ndarray, " d"] | None = None) -> bool:
-        """Fits the whitening normal from several points, and finds rivals far from it.
+        """Fits the whitening normal, and normals of other modes if there are any.
 
         Args:
-            start: the first of the points; by default zero in unconstrained space.
+            start: where to start first; by default zero in unconstrained space.
 
         Returns:
             Whether the fit converged.
@@ -115,23 +115,30 @@ class Ensemble:
             self._evaluate,
             self.problem.size,
             points_per_step(self.num_chains, self.problem.size),
+            self.num_chains,
             report=self._report,
             is_late=self.is_late,
         )
-        self.normal, self.rivals, converged = fitter.fit(start)
+        self.modes, converged = fitter.fit(start)
+        self.normal = self.modes[0]
         return converged
 
     def disperse(self, points: Float[np.ndarray, "s d"] | None = None) -> None:
-        """Starts the chains: each superchain in one point, by default a draw of the normal."""
+        """Starts the chains: each superchain in one point, by default a draw of a mode."""
         if points is None:
-            normals = [self.normal, *self.rivals]
             noise = self.rng.standard_normal((self.num_superchains, self.problem.size))
             points = np.stack(
-                [normals[k % len(normals)].push(white) for k, white in enumerate(noise)]
+                [self.modes[k % len(self.modes)].push(white) for k, white in enumerate(noise)]
             )
         points = self.normal.pull(points[: self.num_superchains])
         repeats = self.num_chains // len(points)
         self._begin(np.repeat(points, repeats, axis=0))
+
+    def start_in(self, mode: WhiteningNormal) -> None:
+        """Starts all chains in one mode."""
+        self.modes, self.normal = [mode], mode
+        self._log_step = np.log(0.9 * self.problem.size**-0.25)
+        self.disperse()
 
     def warm_up(self, max_windows: int = 16) -> bool:
         """Adapts the normal and the step size until they are stable.

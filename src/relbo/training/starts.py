@@ -120,6 +120,7 @@ class WarmStart:
             compiled_evaluate(self.problem, NUM_POINTS),
             size,
             points_per_step(NUM_POINTS, size),
+            NUM_POINTS,
             report=lambda _, fraction: report("warm start", fraction),
             is_late=lambda: time.monotonic() > deadline,
         )
@@ -127,7 +128,7 @@ class WarmStart:
             found = fitter.fit(self._location(start)[np.argsort(self.positions)])
         except (ValueError, np.linalg.LinAlgError):
             return None
-        normal = found.normal.reordered(self.positions)
+        normal = found.modes[0].reordered(self.positions)
         if not all(np.all(np.isfinite(part)) for part in (normal.loc, normal.factor)):
             return None
         return self._parameters(normal)

@@ -1,0 +1,112 @@
+"""Posteriors with several modes: each is sampled by its own chains and weighed by its evidence."""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from relbo.gaussian import WhiteningNormal
+from relbo.sampling.ensemble import ChainDraws
+from relbo.sampling.findings import Finding
+
+MAX_WEIGHT_ERROR = 0.05
+"""The largest standard error of a mode's weight that is trusted."""
+
+
+class Mode(NamedTuple):
+    """The draws of one mode, and its share of the posterior."""
+
+    normal: WhiteningNormal
+    chains: ChainDraws
+    log_weights: Float[np.ndarray, " n"]
+    """Log weights of annealed draws that ended in this mode, and -inf for others."""
+    findings: list[Finding]
+
+
+def nearest_mode(
+    points: Float[np.ndarray, "n d"], modes: list[WhiteningNormal]
+) -> Int[np.ndarray, " n"]:
+    """Returns the mode that each point most likely belongs to."""
+    size = points.shape[1]
+    # With the tails of a Student t, since a mode may be wider than its normal.
+    values = [
+        -0.5 * (size + 5) * np.log1p(np.sum(mode.pull(points) ** 2, 1) / 5) - mode.log_det
+        for mode in modes
+    ]
+    return np.argmax(values, 0)
+
+
+def are_separate(chains: ChainDraws, modes: list[WhiteningNormal]) -> bool:
+    """Whether no chain has moved from one mode to another."""
+    size = chains.draws.shape[2]
+    visited = nearest_mode(chains.draws.reshape(-1, size), modes)
+    visited = visited.reshape(chains.draws.shape[:2])
+    return bool(np.all(visited == visited[0]) and len(np.unique(visited)) > 1)
+
+
+def mode_weights(modes: list[Mode]) -> tuple[Float[np.ndarray, " m"], Float[np.ndarray, " m"]]:
+    """Returns the share of each mode, with standard errors."""
+    top = max(float(np.max(mode.log_weights)) for mode in modes)
+    weights = [np.exp(mode.log_weights - top) for mode in modes]
+    masses = np.array([weight.mean() for weight in weights])
+    errors = np.array([weight.std(ddof=1) / len(weight) ** 0.5 for weight in weights])
+    total = masses.sum()
+    shares = masses / total
+    # The delta method: an error of one mass changes all shares.
+    slopes = (np.eye(len(masses)) - shares[:, None]) / total
+    return shares, np.sqrt((slopes**2) @ errors**2)
+
+
+def combine(rng: np.random.Generator, modes: list[Mode]) -> tuple[ChainDraws, list[Finding]]:
+    """Mixes the draws of all modes by their weights: each chain visits all of them.
+
+    Returns:
+        The mixed chains, and what is to be said about the modes.
+    """
+    shares, errors = mode_weights(modes)
+    length = min(len(mode.chains.draws) for mode in modes)
+    num_chains = modes[0].chains.draws.shape[1]
+    which = _allotted(rng, shares, length, num_chains)
+    rows, columns = np.arange(length)[:, None], np.arange(num_chains)[None]
+
+    def mixed(name: str) -> np.ndarray:
+        return np.stack([getattr(mode.chains, name)[:length] for mode in modes])[
+            which, rows, columns
+        ]
+
+    first = modes[0].chains
+    names = ("draws", "score", "logdensity", "acceptance")
+    chains = first._replace(**{name: mixed(name) for name in names})
+    return chains, _findings(modes, shares, errors)
+
+
+def _allotted(
+    rng: np.random.Generator, shares: Float[np.ndarray, " m"], length: int, num_chains: int
+) -> Int[np.ndarray, "n c"]:
+    """Allots draws to modes so that every chain and all chains together have their shares."""
+    ends = np.cumsum(shares)
+    grid = (np.arange(length * num_chains) + rng.uniform()) / (length * num_chains)
+    which = np.minimum(np.searchsorted(ends, grid, "right"), len(shares) - 1)
+    # Systematic: neighbours in the grid go to different chains.
+    which = which.reshape(length, num_chains)
+    return rng.permuted(which, axis=0)
+
+
+def _findings(
+    modes: list[Mode], shares: Float[np.ndarray, " m"], errors: Float[np.ndarray, " m"]
+) -> list[Finding]:
+    listed = ", ".join(f"{s:.3f} ± {e:.3f}" for s, e in zip(shares, errors, strict=True))
+    found = [
+        Finding(
+            f"The posterior has {len(modes)} separate modes. Each was sampled by its own chains "
+            f"and weighed by its evidence: {listed}. The verdict is on the modes found.",
+            is_fatal=bool(np.max(errors) > MAX_WEIGHT_ERROR),
+        )
+    ]
+    for index, mode in enumerate(modes):
+        if shares[index] > 0.01:
+            found += [
+                finding._replace(text=f"Mode {index + 1}: {finding.text}")
+                for finding in mode.findings
+            ]
+    return found
