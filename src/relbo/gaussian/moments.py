@@ -279,50 +279,39 @@ def _weighted_regression(
     outputs: Float[np.ndarray, "n c"],
     weights: Float[np.ndarray, " n"],
 ) -> tuple[Float[np.ndarray, " c"], Float[np.ndarray, "c f"]]:
-    """Regresses outputs on linear inputs and at most one of several alternatives.
+    """Regresses each output on nothing, on linear inputs, or on these and one alternative.
 
-    Inputs are used for an output if they clearly explain something.
+    More inputs are used only if they explain clearly more.
 
     Returns:
         The constants, and the slopes on all inputs.
     """
     root = np.sqrt(weights)[:, None]
-    outputs, plain = root * outputs, root
-    left = lambda design: np.sum((outputs - _explained(design, outputs, False)) ** 2, 0)
-    best = left(plain)
-    used = [np.zeros(outputs.shape[1], int)]
-    designs = [plain]
-    for choice in ([], *alternatives):
-        design = np.concatenate([plain, root * linear, *(root * part for part in [choice] if len(part))], 1)
-        designs.append(design)
-    errors = np.stack([best, *(left(design) for design in designs[1:])])
-    del used
-    # Draws of a chain are correlated: four count as one.
-    number = len(outputs)
-    price = np.array([9.0 + 2.0 * (design.shape[1] - 1) for design in designs])
-    price[0] = 0.0
-    score = 0.25 * number * np.log(np.maximum(errors, 1e-300)) + price[:, None]
-    chosen = np.argmin(score, 0)
-    widths = [linear.shape[1], *(part.shape[1] for part in alternatives)]
-    loc, slopes = np.zeros(outputs.shape[1]), np.zeros((sum(widths), outputs.shape[1]))
-    for index, design in enumerate(designs):
-        columns = np.flatnonzero(chosen == index)
-        found = np.linalg.lstsq(design, outputs[:, columns], rcond=None)[0]
-        loc[columns] = found[0]
-        if index >= 1:
-            slopes[: widths[0], columns] = found[1 : 1 + widths[0]]
-        if index >= 2:
-            start = sum(widths[: index - 1])
-            slopes[start : start + widths[index - 1], columns] = found[1 + widths[0] :]
-    return loc, slopes.T
+    inputs = np.concatenate([np.ones_like(root), linear, *alternatives], 1) * root
+    outputs = outputs * root
+    ends = np.cumsum([1, linear.shape[1], *(part.shape[1] for part in alternatives)])
+    of_linear, *of_alternatives = map(np.arange, ends[:-1], ends[1:])
+    choices = [[], of_linear, *(np.append(of_linear, one) for one in of_alternatives)]
+    best = np.full(outputs.shape[1], np.inf)
+    found = np.zeros((ends[-1], outputs.shape[1]))
+    for choice in choices:
+        used = np.append(0, choice).astype(int)
+        slopes = np.linalg.lstsq(inputs[:, used], outputs, rcond=None)[0]
+        rest = np.mean((outputs - inputs[:, used] @ slopes) ** 2, 0)
+        # Draws of a chain are correlated: four count as one.
+        loss = 0.25 * len(outputs) * np.log(rest + 1e-300) + (9.0 + 2.0 * len(used))
+        better = loss < best - (9.0 if len(choice) else 0.0)
+        best = np.where(better, loss, best)
+        found[:, better] = 0.0
+        found[np.ix_(used, better)] = slopes[:, better]
+    return found[0], found[1:].T
 
 
 def _explained(
-    inputs: Float[np.ndarray, "n k"], outputs: Float[np.ndarray, "n c"], constant: bool = True
+    inputs: Float[np.ndarray, "n k"], outputs: Float[np.ndarray, "n c"]
 ) -> Float[np.ndarray, "n c"]:
     """Returns what a linear regression explains of the outputs."""
-    if constant:
-        inputs = np.concatenate([np.ones((len(inputs), 1)), inputs], 1)
+    inputs = np.concatenate([np.ones((len(inputs), 1)), inputs], 1)
     return inputs @ np.linalg.lstsq(inputs, outputs, rcond=None)[0]
 
 
