@@ -351,6 +351,11 @@ def test_wrong_models_are_reported_in_one_line(
         ("a.json", '{"x": [1], "y": [1], "yy": 2}', "not take 'yy'; it takes 'x', 'y' (did"),
         ("a.json", '{"x": [1, 2, 3], "y": [1, 2]}', "x (3,), y (2,)"),
         ("a.json", '{"x": [1, 2], "y": [[1], [2]]}', "have shape (2, 1), and the model"),
+        ("a.json", '{"x": ' + 200_000 * "[", "nested too deeply"),
+        ("a.json", f'{{"x": {100 * "["}1{100 * "]"}, "y": [1]}}', "nested too deeply"),
+        ("a.json", f'{{"x": {5000 * "9"}, "y": [1]}}', "a number too long"),
+        ("a.json", f'{{"x": [{400 * "9"}], "y": [1]}}', "'x' has values that are not numbers"),
+        ("a.csv", f"x,y\n1,{5000 * '9'}\n", "line 2: 'y' is '999"),
         ("a.csv", "", "a.csv: is empty"),
         ("a.csv", "x,y\n", "has a header and no rows"),
         ("a.csv", "1,2\n3,4\n", "the first line must name the columns"),
@@ -383,6 +388,18 @@ def test_wrong_data_are_reported_in_one_line(
     assert line.startswith("relbo: ")
     assert not calls
     assert not out.exists()
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a" * 5000])
+@pytest.mark.parametrize("option", ["target", "--data", "--out"])
+def test_impossible_paths_are_reported_in_one_line(
+    calls, option, name, model_file, data_file, capsys
+):
+    paths = {"target": f"{model_file}:model", "--data": data_file, "--out": "out"}
+    suffix = {"target": ".py:model", "--data": ".json", "--out": ""}[option]
+    target, *options = (paths | {option: name + suffix}).items()
+    assert name[:1] in refused(capsys, target[1], *(word for pair in options for word in pair))
+    assert not calls
 
 
 def test_missing_data_files_are_refused(calls, model_file, tmp_path, capsys):
