@@ -56,17 +56,9 @@ class NumPyroData(NamedTuple):
 class NumPyroProgram(AbstractProgram):
     """A NumPyro model with everything of its call that is not an array."""
 
-    numpyro_model: Model
+    model: Model
+    sites: tuple[Site, ...]
     layout: CallLayout
-    latent_sites: tuple[Site, ...]
-
-    @property
-    def model(self) -> Model:
-        return self.numpyro_model
-
-    @property
-    def sites(self) -> tuple[Site, ...]:
-        return self.latent_sites
 
     def call(self, data: NumPyroData) -> Call:
         return self.layout.fill(data.arrays)
@@ -153,7 +145,7 @@ def _traced_problem(model: Model, layout: CallLayout, data: NumPyroData) -> Prob
     shapes = jax.eval_shape(visit, data)
     sites = tuple(Site(name, shape.shape) for name, shape in shapes.items())
     params = {name: data.params[name] for name in own_params}
-    return Problem(NumPyroProgram(model, layout, sites), NumPyroData(data.arrays, params))
+    return Problem(NumPyroProgram(model, sites, layout), NumPyroData(data.arrays, params))
 
 
 def unconstrained_value(site: Sites) -> Array:
