@@ -6,7 +6,6 @@ import jax
 
 PATIENCE = 60
 """Seconds after which a silent process counts as lost."""
-_NAMES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 
 
 def initialize(
@@ -30,25 +29,26 @@ def initialize(
         process_id: number of this process, starting at 0.
         patience: seconds after which a silent process counts as lost.
     """
-    address, number, process = (os.environ.get(name) for name in _NAMES)
     try:
         jax.distributed.initialize(
-            coordinator_address or address,
-            _integer(_NAMES[1], number) if num_processes is None else num_processes,
-            _integer(_NAMES[2], process) if process_id is None else process_id,
+            coordinator_address,
+            _given_or_set(num_processes, "JAX_NUM_PROCESSES"),
+            _given_or_set(process_id, "JAX_PROCESS_ID"),
             heartbeat_timeout_seconds=patience,
             shutdown_timeout_seconds=patience,
         )
     except ValueError as error:
         raise ValueError(
             f"{error} Under Slurm or Open MPI start it with srun or mpirun; elsewhere set "
-            f"{', '.join(_NAMES)}"
+            "JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID"
         ) from error
 
 
-def _integer(name: str, text: str | None) -> int | None:
-    if text is None:
-        return None
+def _given_or_set(number: int | None, name: str) -> int | None:
+    """Returns a number, or else that of an environment variable, which JAX does not read."""
+    text = os.environ.get(name)
+    if number is not None or text is None:
+        return number
     try:
         return int(text)
     except ValueError as error:

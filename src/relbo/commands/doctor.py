@@ -5,32 +5,28 @@ import platform
 import time
 from collections.abc import Callable
 from importlib.metadata import version
-from typing import NamedTuple
 
 _PACKAGES = ("relbo", "jax", "jaxlib", "equinox", "optax", "numpyro", "numpy")
 _REINSTALL = "Install again in an empty environment: python -m venv; pip install relbo."
-
-
-class Check(NamedTuple):
-    """A part of the installation that may be broken."""
-
-    name: str
-    describe: Callable[[], str]
-    """Describes what was found; raises an exception if the check fails."""
-    advice: str = _REINSTALL
+_ADVICE = {
+    "devices": "JAX finds no device: set JAX_PLATFORMS=cpu, or install JAX for the "
+    "accelerator.",
+    "compiled": "The compiled result is wrong: run pip check, compare the versions above, and "
+    "set JAX_PLATFORMS=cpu to see whether the accelerator is the cause.",
+}
 
 
 def run_doctor() -> bool:
     """Prints the result of every check and returns whether all checks passed."""
     passed = True
-    for check in _CHECKS:
+    for name, describe in _CHECKS.items():
         try:
-            print(f"ok    {check.name:<14}{check.describe()}")
+            print(f"ok    {name:<14}{describe()}")
         except Exception as error:
             passed = False
             lines = str(error).strip().splitlines() or [""]
-            print(f"fails {check.name:<14}{type(error).__name__}: {lines[0]}")
-            print(f"{'':<20}{check.advice}")
+            print(f"fails {name:<14}{type(error).__name__}: {lines[0]}")
+            print(f"{'':<20}{_ADVICE.get(name, _REINSTALL)}")
     print("Everything works." if passed else "A check failed: see above.")
     return passed
 
@@ -91,20 +87,12 @@ def _compiled_run() -> str:
     )
 
 
-_CHECKS = (
-    Check("versions", _versions),
-    Check("python", platform.python_version),
-    Check("machine", _machine),
-    Check(
-        "devices",
-        _devices,
-        "JAX finds no device: set JAX_PLATFORMS=cpu, or install JAX for the accelerator.",
-    ),
-    Check("x64", _precision),
-    Check(
-        "compiled",
-        _compiled_run,
-        "The compiled result is wrong: run pip check, compare the versions above, and set "
-        "JAX_PLATFORMS=cpu to see whether the accelerator is the cause.",
-    ),
-)
+# Each check describes what it found, or raises an exception.
+_CHECKS: dict[str, Callable[[], str]] = {
+    "versions": _versions,
+    "python": platform.python_version,
+    "machine": _machine,
+    "devices": _devices,
+    "x64": _precision,
+    "compiled": _compiled_run,
+}
