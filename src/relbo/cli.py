@@ -159,3 +159,7 @@ def _name(text: str) -> str:
 
 def _path(text: str) -> Path:
     return Path(_name(text))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,4 +1,9 @@
+import builtins
+import errno
 import json
+import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import jax
@@ -13,6 +18,7 @@ from relbo.commands.data_file import match_arguments, read_data
 from relbo.commands.fit import KERNELS
 from relbo.commands.fit_figures import choose_parameters
 from relbo.commands.model_file import load_model
+from relbo.commands.output import exclusive
 from relbo.commands.trial import try_model
 from relbo.sampling import Posterior
 
@@ -495,6 +501,85 @@ def test_failure_has_exit_code_1(
     assert lines[-1] == last
     # A failure is shown with its traceback, an interruption is not.
     assert (len(lines) == 1) == isinstance(error, KeyboardInterrupt)
+
+
+@pytest.mark.parametrize("module", ["relbo.commands.fit", "interrupted"])
+def test_interrupted_imports_are_reported_in_one_line(module, tmp_path, capsys, monkeypatch):
+    (tmp_path / "interrupted.py").write_text("raise KeyboardInterrupt\n")
+    if module == "relbo.commands.fit":
+
+        def interrupt(name, *rest):
+            if name == module:
+                raise KeyboardInterrupt
+            return plain_import(name, *rest)
+
+        plain_import = builtins.__import__
+        monkeypatch.setattr(builtins, "__import__", interrupt)
+    assert fit(f"{tmp_path / 'interrupted.py'}:model") == 1
+    assert capsys.readouterr().err == "relbo: fit: interrupted\n"
+
+
+# Writing files
+
+
+def test_draws_are_rescued_if_the_directory_is_gone(
+    monkeypatch, calls, model_file, data_file, tmp_path, capsys
+):
+    out, temporary = tmp_path / "out", tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+
+    def infer(*_, **__):
+        shutil.rmtree(out)
+        return a_posterior()
+
+    monkeypatch.setattr(relbo, "infer", infer)
+    assert fit(f"{model_file}:model", "--data", data_file, "--out", out) == 1
+    captured = capsys.readouterr()
+    assert "Log evidence" in captured.out
+    [line] = captured.err.splitlines()
+    [rescued] = temporary.glob("relbo-*/posterior.npz")
+    expected = f"relbo: --out {out}: cannot be written to (No such file or directory); "
+    assert line == f"{expected}the draws are in {rescued}"
+    assert Posterior.load(rescued).num_draws == 80
+
+
+def test_a_full_disk_leaves_the_earlier_results(
+    monkeypatch, calls, model_file, data_file, tmp_path, capsys
+):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "summary.txt").write_text("earlier")
+
+    def write(posterior, path):
+        path.write_text("half of a file")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("relbo.commands.fit._write_netcdf", write)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert fit(f"{model_file}:model", "--data", data_file, "--out", out) == 1
+    assert "(No space left on device); the draws are in" in capsys.readouterr().err
+    assert [(path.name, path.read_text()) for path in out.iterdir()] == [
+        ("summary.txt", "earlier")
+    ]
+    monkeypatch.setattr(Posterior, "save", lambda *_: write(None, tmp_path / "half"))
+    assert fit(f"{model_file}:model", "--data", data_file, "--out", out) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert f"nor could the draws be saved in {tmp_path}" in line
+
+
+def test_a_second_run_into_one_directory_is_refused(
+    calls, model_file, data_file, tmp_path, capsys
+):
+    out = tmp_path / "out"
+    arguments = (f"{model_file}:model", "--data", data_file, "--out", out)
+    with exclusive(out):
+        assert f"in use by another run (process {os.getpid()})" in refused(capsys, *arguments)
+    assert not calls
+    # The lock of a process that was killed does not count.
+    (out / ".lock").write_text("1")
+    assert fit(*arguments) == 0
+    assert {path.name for path in out.iterdir()} == {"posterior.npz", "summary.txt"}
 
 
 # Reading files
