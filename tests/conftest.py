@@ -24,7 +24,19 @@ MOST_MAPS = 30_000
 
 # Shapes and types are checked in these rooms; the others still annotate NumPy arrays as JAX's.
 install_import_hook(
-    ["relbo.core", "relbo.problem", "relbo.gaussian", "relbo.sampling"], "beartype.beartype"
+    [
+        "relbo.core",
+        "relbo.problem",
+        "relbo.gaussian",
+        "relbo.sampling",
+        "relbo.commands",
+        "relbo.cli",
+        "relbo.data",
+        "relbo.distributed",
+        "relbo._devices",
+        "relbo._progress",
+    ],
+    "beartype.beartype",
 )
 
 

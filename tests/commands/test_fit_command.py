@@ -503,19 +503,26 @@ def test_failure_has_exit_code_1(
     assert (len(lines) == 1) == isinstance(error, KeyboardInterrupt)
 
 
-@pytest.mark.parametrize("module", ["relbo.commands.fit", "interrupted"])
-def test_interrupted_imports_are_reported_in_one_line(module, tmp_path, capsys, monkeypatch):
-    (tmp_path / "interrupted.py").write_text("raise KeyboardInterrupt\n")
-    if module == "relbo.commands.fit":
+def test_an_interrupted_model_file_is_reported_in_one_line(tmp_path, capsys):
+    path = tmp_path / "interrupted.py"
+    path.write_text("raise KeyboardInterrupt\n")
+    assert fit(f"{path}:model") == 1
+    assert capsys.readouterr().err == "relbo: fit: interrupted\n"
 
-        def interrupt(name, *rest):
-            if name == module:
-                raise KeyboardInterrupt
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_an_interrupted_import_is_reported_in_one_line(is_replaced, capsys, monkeypatch):
+    plain_import = builtins.__import__
+
+    def interrupt(name, *rest):
+        if name != "relbo.commands.fit":
             return plain_import(name, *rest)
+        if is_replaced:
+            raise RuntimeError("Error calling __set_name__") from KeyboardInterrupt()
+        raise KeyboardInterrupt
 
-        plain_import = builtins.__import__
-        monkeypatch.setattr(builtins, "__import__", interrupt)
-    assert fit(f"{tmp_path / 'interrupted.py'}:model") == 1
+    monkeypatch.setattr(builtins, "__import__", interrupt)
+    assert fit("model.py:model") == 1
     assert capsys.readouterr().err == "relbo: fit: interrupted\n"
 
 
