@@ -94,10 +94,6 @@ class LogDensityProgram(AbstractProgram):
         return values
 
 
-def is_logdensity_model(model: Any) -> bool:
-    return isinstance(model, LogDensityModel)
-
-
 def read_logdensity(
     model: LogDensityModel,
     args: tuple,

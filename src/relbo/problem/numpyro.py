@@ -93,7 +93,7 @@ class NumPyroProgram(AbstractProgram):
         values = pointwise_log_likelihood(
             program, draws, *call.args, parallel=True, **call.kwargs
         )
-        return {name: values[name] for name in values if name in self.observed(data)}
+        return {name: values[name] for name in self.observed(data)}
 
     def predict(
         self, key: PRNGKeyArray, draws: dict[str, Any], data: NumPyroData
