@@ -199,4 +199,7 @@ def _write_netcdf(posterior: Posterior, path: Path) -> None:
         num_superchains=posterior.num_superchains,
         step_size=posterior.step_size,
     )
+    # HDF5 crashes on a full disk, so the space is claimed first.
+    arrays = [*renamed.chains.values(), *renamed.sample_stats.values()]
+    path.write_bytes(bytes(2**20 + sum(2**14 + values.nbytes for values in arrays)))
     renamed.to_arviz().to_netcdf(str(path), engine="h5netcdf")

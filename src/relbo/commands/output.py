@@ -58,8 +58,7 @@ def rescued(posterior: Posterior, directory: Path) -> Iterator[None]:
     """Saves the draws in the temporary directory if `directory` cannot be written to."""
     try:
         yield
-    # h5py raises RuntimeError if it cannot flush or close a file.
-    except (OSError, RuntimeError) as error:
+    except OSError as error:
         message = _unwritable(directory, error)
         try:
             place = posterior.save(Path(tempfile.mkdtemp(prefix="relbo-")) / "posterior.npz")
@@ -87,6 +86,5 @@ def _lock(file: TextIO, directory: Path) -> None:
         return
 
 
-def _unwritable(directory: Path, error: Exception) -> str:
-    reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
-    return f"--out {directory}: cannot be written to ({reason})"
+def _unwritable(directory: Path, error: OSError) -> str:
+    return f"--out {directory}: cannot be written to ({error.strerror or error})"
