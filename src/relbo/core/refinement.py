@@ -11,17 +11,16 @@ from jaxtyping import Array, PRNGKeyArray, PyTree, Scalar
 
 from relbo.core.accounts import AbstractAccount, ReverseKernelAccount
 from relbo.core.annealing import Annealing
-from relbo.core.bases import AbstractBase, AbstractNormal
+from relbo.core.bases import AbstractBase
 from relbo.core.checks import check_choice, check_instance, check_integer, check_positive
 from relbo.core.coordinates import (
     Coordinates,
     LogDensity,
+    coordinates,
     flat_logdensity,
     flattener,
     for_each,
-    own_coordinates,
     repeat,
-    whitened_coordinates,
 )
 from relbo.core.default_kernel import DEFAULT_MAX_SCORE, cap_step_size, default_kernel
 from relbo.core.draws import Path, Refined
@@ -118,8 +117,10 @@ class Refinement(eqx.Module):
         check_integer("num_steps", num_steps, 0)
         check_choice("mode", mode, ("full", "fast"))
         check_choice("space", space, ("unconstrained", "whitened"))
-        check_positive("max_step_size", max_step_size)
-        check_positive("max_score", max_score)
+        if max_step_size is not None:
+            check_positive("max_step_size", max_step_size)
+        if max_score is not None:
+            check_positive("max_score", max_score)
         self.kernel_is_default = kernel is None
         self.anneal_is_default = anneal is None
         if kernel is None:
@@ -337,9 +338,7 @@ class Refinement(eqx.Module):
         )
 
     def _coordinates(self, base: AbstractBase, logdensity_fn: LogDensity) -> Coordinates:
-        if self.space == "whitened" and isinstance(base, AbstractNormal):
-            return whitened_coordinates(base, logdensity_fn)
-        return own_coordinates(base, logdensity_fn)
+        return coordinates(base, logdensity_fn, whiten=self.space == "whitened")
 
     def _walk(
         self,

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Scalar
 
+from relbo.core.checks import check_integer
 from relbo.evaluate.forecasts import CategoricalForecast
 
 
@@ -71,8 +72,7 @@ def reliability(
         observed: the true classes.
         num_bins: number of bins.
     """
-    if num_bins < 1:
-        raise ValueError(f"num_bins: expected at least 1, got {num_bins}")
+    check_integer("num_bins", num_bins, 1)
     confidence = jnp.exp(jnp.max(forecast.log_probs, axis=-1))
     is_correct = forecast.mode == jnp.asarray(observed)
     bins = jnp.clip(jnp.ceil(confidence * num_bins).astype(int) - 1, 0, num_bins - 1)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Scalar
 
+from relbo.core.checks import check_fraction
 from relbo.core.random import KeyLike, as_key
 from relbo.evaluate.forecasts import (
     AbstractForecast,
@@ -78,8 +79,7 @@ def central_interval(
     forecast: AbstractRealForecast, *, alpha: float = 0.05
 ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
     """Returns the ends of the central interval of probability 1 - alpha."""
-    if not 0.0 < alpha < 1.0:
-        raise ValueError(f"alpha: expected a number between 0 and 1, got {alpha}")
+    check_fraction("alpha", alpha)
     return forecast.quantile(0.5 * alpha), forecast.quantile(1.0 - 0.5 * alpha)
 
 
