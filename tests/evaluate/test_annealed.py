@@ -78,7 +78,8 @@ def test_move_leaves_the_tempered_density_as_it_is():
     @jax.jit
     def moved(positions, noise):
         points = jax.vmap(path.at)(positions)
-        one = lambda point, noise: move(path, point, noise, 0.5, jnp.full(1, 1.0), 2)
+        half, step_size = jnp.array(0.5), jnp.ones(1)
+        one = lambda point, noise: move(path, point, noise, half, step_size, 2)
         return jax.vmap(one)(points, noise)
 
     points, accepted = moved(positions, noise)

@@ -32,7 +32,7 @@ class AnnealedPoint(NamedTuple):
     target_grad: Float[Array, " d"]
 
     @property
-    def gain(self) -> Scalar:
+    def gain(self) -> Float[Array, "*chains"]:
         return self.target - self.base
 
     def tempered(self, inverse_temperature: Scalar) -> Scalar:
@@ -116,7 +116,9 @@ def move(
     """
     steps = noise.jitter * step_sizes
 
-    def one_leapfrog(_: int, state: tuple[AnnealedPoint, Array]) -> tuple[AnnealedPoint, Array]:
+    def one_leapfrog(
+        _: Scalar, state: tuple[AnnealedPoint, Array]
+    ) -> tuple[AnnealedPoint, Array]:
         point, momentum = state
         force = point.tempered_grad(inverse_temperature)
         position, momentum = start_leapfrog(point.position, momentum, force, steps)

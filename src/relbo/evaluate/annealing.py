@@ -277,9 +277,7 @@ def _interpolate(
     return (1 - share) * known[after - 1] + share * known[after]
 
 
-def _lengths(
-    betas: Float[Array, " temperatures+1"], speeds: Float[Array, " temperatures+1"]
-) -> Float[Array, " temperatures+1"]:
+def _lengths(betas: Float[Array, " n"], speeds: Float[Array, " n"]) -> Float[Array, " n"]:
     r"""Computes the share of the path's length before each temperature.
 
     The length of a step is $\Delta\beta$ times the spread of log target - log base. Steps of

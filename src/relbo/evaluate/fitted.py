@@ -19,11 +19,12 @@ from relbo.core.bases import AbstractBase
 from relbo.core.checks import check_integer, check_positive
 from relbo.core.random import KeyLike
 from relbo.evaluate.batches import map_with_keys
+from relbo.evaluate.bisection import bisect
 from relbo.evaluate.importance import log_mean, pareto_smoothed, pointwise
 from relbo.evaluate.record import PointwiseEvaluation
 
 NUM_EM_ITERATIONS = 10
-NUM_BISECTIONS = 20
+NUM_HALVINGS = 20
 MIN_SHARE = 1e-6
 """The smallest share of a component: an empty one must not cause a division by zero."""
 
@@ -186,15 +187,12 @@ def tempered_shares(
     log_weights = jnp.where(jnp.isnan(log_weights), -jnp.inf, log_weights)
     # Bounded below, because zero times minus infinity is NaN.
     log_weights = jnp.maximum(log_weights - jnp.max(log_weights), -1e4)
-
-    def halve(_: int, ends: tuple[Array, Array]) -> tuple[Array, Array]:
-        lower, upper = ends
-        middle = 0.5 * (lower + upper)
-        fits = log_mean(middle * log_weights).ess >= enough
-        return jnp.where(fits, middle, lower), jnp.where(fits, upper, middle)
-
-    ends = jnp.zeros((), log_weights.dtype), jnp.full((), 2.0, log_weights.dtype)
-    power, _ = jax.lax.fori_loop(0, NUM_BISECTIONS, halve, ends)
+    power, _ = bisect(
+        lambda power: log_mean(power * log_weights).ess >= enough,
+        jnp.zeros((), log_weights.dtype),
+        jnp.full((), 2.0, log_weights.dtype),
+        NUM_HALVINGS,
+    )
     return jax.nn.softmax(jnp.minimum(power, 1.0) * log_weights)
 
 
@@ -213,7 +211,7 @@ def fit_mixture(
         jnp.tile(scale_tril, (number, 1, 1)),
     )
 
-    def iterate(_: int, mixture: StudentMixture) -> StudentMixture:
+    def iterate(_: Scalar, mixture: StudentMixture) -> StudentMixture:
         log_probs = lambda z: component_log_probs(z, mixture, dist.MultivariateNormal)
         owned = shares[:, None] * jax.nn.softmax(jax.vmap(log_probs)(points), axis=1)
         totals = jnp.sum(owned, axis=0) + MIN_SHARE
