@@ -1,5 +1,6 @@
 """T steps of a kernel under an account."""
 
+import dataclasses
 import math
 from typing import Any, Literal
 
@@ -156,21 +157,10 @@ class Refinement(eqx.Module):
             raise ValueError(
                 f"num_steps: expected at least the {self.num_steps} trained, got {num_steps}"
             )
-        longer = Refinement(
-            None if self.kernel_is_default else self.kernel,
-            self.account,
-            num_steps=num_steps,
-            mode=self.mode,
-            anneal=None if self.anneal_is_default else self.anneal is not None,
-            remat=self.remat,
-            # Thousands of unrolled steps would take hours to compile.
-            unroll=self.unroll and num_steps <= self.num_steps,
-            space=self.space,
-            max_score=self.max_score,
-            forward_mode_differentiation=self.forward_mode_differentiation,
-        )
-        # The learned values: schedules that are shorter than the walk keep their last entry.
-        return _with_parts(longer, self.kernel, self.anneal)
+        # Schedules that are shorter than the walk keep their last entry. Thousands of unrolled
+        # steps would take hours to compile.
+        unroll = self.unroll and num_steps <= self.num_steps
+        return self._replace(num_steps=num_steps, unroll=unroll)
 
     def with_step_sizes_like(self, position: PyTree) -> "Refinement":
         """Gives the default kernel a step size for each step and each entry of `position`.
@@ -180,14 +170,14 @@ class Refinement(eqx.Module):
         if not self.kernel_is_default:
             return self
         kernel = default_kernel(self.num_steps, position, self.kernel.step_size.upper)
-        return _with_parts(self, kernel, self.anneal)
+        return self._replace(kernel=kernel)
 
     def without_default_path(self) -> "Refinement":
         """Drops an annealed path that was chosen by default.
 
         For a base without a density. A path that was given stays, and is refused there.
         """
-        return _with_parts(self, self.kernel, None) if self.anneal_is_default else self
+        return self._replace(anneal=None) if self.anneal_is_default else self
 
     def __call__(
         self,
@@ -257,6 +247,14 @@ class Refinement(eqx.Module):
         run = lambda k: longer._run(k, base, logdensity_fn, kept, num_particles)
         return repeat(run, as_key(key), num_chains)
 
+    def _replace(self, **changes: Any) -> "Refinement":
+        """Returns a copy with other values of some fields."""
+        copied = object.__new__(Refinement)
+        for field in dataclasses.fields(self):
+            value = changes.get(field.name, getattr(self, field.name))
+            object.__setattr__(copied, field.name, value)
+        return copied
+
     def _check_numbers(
         self,
         number: int | None,
@@ -288,7 +286,7 @@ class Refinement(eqx.Module):
         kept: slice,
         num_particles: int | None,
     ) -> Path:
-        there = self._coordinates(base, logdensity_fn)
+        there = coordinates(base, logdensity_fn, whiten=self.space == "whitened")
         base_key, walk_key = jr.split(key)
         start = repeat(lambda k: there.base.sample(k)[0], base_key, num_particles)
         walked = self._walk(walk_key, start, there, num_particles, keeps_path=True)
@@ -310,7 +308,7 @@ class Refinement(eqx.Module):
         if self.num_steps == 0:
             position, log_q = repeat(base.sample, key, num_particles)
             return Refined(position, jnp.sum(log_q), None, RESULTS.successful, jnp.array(True))
-        there = self._coordinates(base, logdensity_fn)
+        there = coordinates(base, logdensity_fn, whiten=self.space == "whitened")
         base_key, walk_key, finish_key = jr.split(key, 3)
         start, log_q = repeat(
             lambda k: self.account.start(k, there.base), base_key, num_particles
@@ -337,9 +335,6 @@ class Refinement(eqx.Module):
             walked.one_to_one,
         )
 
-    def _coordinates(self, base: AbstractBase, logdensity_fn: LogDensity) -> Coordinates:
-        return coordinates(base, logdensity_fn, whiten=self.space == "whitened")
-
     def _walk(
         self,
         key: PRNGKeyArray,
@@ -354,7 +349,7 @@ class Refinement(eqx.Module):
         flat = for_each(ravel, num_particles)(start)
         kernel = flatten_parameters(self.kernel, template, interacting=self.kernel.interacting)
         run = lambda z: walk(
-            _with_parts(self, kernel, self.anneal),
+            self._replace(kernel=kernel),
             key,
             z,
             flat_logdensity(there.logdensity_fn, unravel),
@@ -374,17 +369,6 @@ class Refinement(eqx.Module):
             return None if math.isinf(self.max_score) else self.max_score
         is_whitened = self.space == "whitened" and base.has_density
         return DEFAULT_MAX_SCORE if self.kernel_is_default and is_whitened else None
-
-
-def _with_parts(
-    refinement: Refinement, kernel: AbstractKernel, anneal: Annealing | None
-) -> Refinement:
-    return eqx.tree_at(
-        lambda r: (r.kernel, r.anneal),
-        refinement,
-        (kernel, anneal),
-        is_leaf=lambda node: node is None,
-    )
 
 
 def _annealing(
