@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from relbo.core.kernels import FokkerPlanckFlow as FokkerPlanckFlow
     from relbo.core.kernels import Underdamped as Underdamped
     from relbo.core.loop import RESULTS as RESULTS
+    from relbo.core.loop import Execution as Execution
     from relbo.core.objective import Objective as Objective
     from relbo.core.objective import refined_objective as refined_objective
     from relbo.core.parameters import PerStep as PerStep
@@ -72,7 +73,7 @@ _NAMES = {
     "relbo.core.dynamics": "leapfrog",
     "relbo.core.kernels": "PSGLD SGD SGLD SGLDR SVGD "
     "AbstractKernel FokkerPlanckFlow Underdamped",
-    "relbo.core.loop": "RESULTS",
+    "relbo.core.loop": "RESULTS Execution",
     "relbo.core.objective": "Objective refined_objective",
     "relbo.core.parameters": "PerStep Positive",
     "relbo.core.refinement": "Refinement",

@@ -26,7 +26,7 @@ from relbo.core.coordinates import (
 from relbo.core.default_kernel import DEFAULT_MAX_SCORE, cap_step_size, default_kernel
 from relbo.core.draws import Path, Refined
 from relbo.core.kernels import AbstractKernel
-from relbo.core.loop import RESULTS, Walk, walk
+from relbo.core.loop import RESULTS, Execution, Walk, walk
 from relbo.core.parameters import flatten_parameters, longest_schedule
 from relbo.core.random import KeyLike, as_key
 from relbo.core.validity import Bound, bound, check_pair
@@ -56,11 +56,7 @@ class Refinement(eqx.Module):
         anneal: `True` for a path of learned temperatures from the base to the target, an
             `Annealing`, or `False` for none. By default a path where the account counts a
             reverse kernel and the base has a density.
-        remat: keeps only the positions for the backward pass and computes the steps again.
-        unroll: compiles the steps one after another instead of as a loop. This is faster for a
-            few steps of an expensive density, such as one with large networks, because the
-            backward pass copies less. A cheap density becomes slower, and compilation takes
-            longer.
+        execution: how the steps are computed, which changes time and memory only.
         space: `"whitened"` for steps in the base's own coordinates u with z = transform(u),
             which preconditions every kernel, or `"unconstrained"`. A base without these
             coordinates, such as a Dirac, is walked in its own.
@@ -73,9 +69,6 @@ class Refinement(eqx.Module):
             account counts the steps as they are taken and the log density is unchanged, so a
             bound stays a bound. By default 20 for the default kernel in whitened coordinates
             and none otherwise; infinity switches it off.
-        forward_mode_differentiation: computes the score in forward mode, for a log density with
-            primitives that have no reverse mode, such as `while_loop`. It costs one pass per
-            coordinate.
 
     Example:
         >>> import jax.numpy as jnp
@@ -91,12 +84,10 @@ class Refinement(eqx.Module):
     anneal: Annealing | None
     num_steps: int = eqx.field(static=True)
     mode: Mode = eqx.field(static=True)
-    remat: bool = eqx.field(static=True)
-    unroll: bool = eqx.field(static=True)
+    execution: Execution = eqx.field(static=True)
     space: Space = eqx.field(static=True)
     max_score: float | None = eqx.field(static=True)
     """As given: `None` for the automatic choice."""
-    forward_mode_differentiation: bool = eqx.field(static=True)
     kernel_is_default: bool = eqx.field(static=True)
     anneal_is_default: bool = eqx.field(static=True)
 
@@ -108,12 +99,10 @@ class Refinement(eqx.Module):
         num_steps: int = 8,
         mode: Mode = "full",
         anneal: bool | Annealing | None = None,
-        remat: bool = False,
-        unroll: bool = False,
+        execution: Execution = Execution(),
         space: Space = "whitened",
         max_step_size: float | None = None,
         max_score: float | None = None,
-        forward_mode_differentiation: bool = False,
     ):
         check_integer("num_steps", num_steps, 0)
         check_choice("mode", mode, ("full", "fast"))
@@ -140,11 +129,9 @@ class Refinement(eqx.Module):
         self.anneal = _annealing(anneal, num_steps, account)
         self.num_steps = num_steps
         self.mode = mode
-        self.remat = remat
-        self.unroll = unroll
+        self.execution = execution
         self.space = space
         self.max_score = max_score
-        self.forward_mode_differentiation = forward_mode_differentiation
 
     @property
     def bound(self) -> Bound:
@@ -159,8 +146,9 @@ class Refinement(eqx.Module):
             )
         # Schedules that are shorter than the walk keep their last entry. Thousands of unrolled
         # steps would take hours to compile.
-        unroll = self.unroll and num_steps <= self.num_steps
-        return self._replace(num_steps=num_steps, unroll=unroll)
+        unroll = self.execution.unroll and num_steps <= self.num_steps
+        execution = dataclasses.replace(self.execution, unroll=unroll)
+        return self._replace(num_steps=num_steps, execution=execution)
 
     def with_step_sizes_like(self, position: PyTree) -> "Refinement":
         """Gives the default kernel a step size for each step and each entry of `position`.
