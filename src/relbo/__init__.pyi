@@ -35,6 +35,7 @@ from relbo.core.kernels import AbstractKernel as AbstractKernel
 from relbo.core.kernels import FokkerPlanckFlow as FokkerPlanckFlow
 from relbo.core.kernels import Underdamped as Underdamped
 from relbo.core.loop import RESULTS as RESULTS
+from relbo.core.loop import Execution as Execution
 from relbo.core.objective import Objective as Objective
 from relbo.core.objective import refined_objective as refined_objective
 from relbo.core.parameters import PerStep as PerStep

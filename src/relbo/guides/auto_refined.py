@@ -67,7 +67,7 @@ class AutoRefined(AbstractRefinedGuide):
         init_loc_fn: where the base starts, as in NumPyro's autoguides.
         **base_options: options of the base's constructor, such as `init_scale`.
 
-    With `Refinement(forward_mode_differentiation=True)`, for models with a `while_loop`, train
+    With `Execution(forward_mode_differentiation=True)`, for models with a `while_loop`, train
     with `svi.update(..., forward_mode_differentiation=True)`.
 
     It can be pickled where its base can; AutoIAFNormal, AutoLaplaceApproximation and guides of
@@ -81,7 +81,7 @@ class AutoRefined(AbstractRefinedGuide):
         >>> def model():
         ...     numpyro.sample("x", dist.Normal(0, 1))
         >>> guide = AutoRefined(model)
-        >>> richer = AutoRefined(model, refinement=Refinement(num_steps=16, remat=True))
+        >>> richer = AutoRefined(model, refinement=Refinement(num_steps=16))
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class AutoRefined(AbstractRefinedGuide):
                 model, prefix=prefix, init_loc_fn=init_loc_fn, **base_options
             )
         self.base = _make_base(base, model, prefix, init_loc_fn, base_options)
-        if refinement.forward_mode_differentiation:
+        if refinement.execution.forward_mode_differentiation:
             for guide in filter(None, (self.base, self._base_if_local)):
                 guide._forward_mode_differentiation = True
         super().__init__(model, prefix=prefix, init_loc_fn=init_loc_fn)

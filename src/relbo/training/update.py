@@ -188,7 +188,7 @@ def _learned(state: SVIState) -> tuple[Any, Any]:
 
 def _is_forward_mode(guide: Any) -> bool:
     refinement = getattr(guide, "refinement", None)
-    if refinement is not None and refinement.forward_mode_differentiation:
+    if refinement is not None and refinement.execution.forward_mode_differentiation:
         return True
     return bool(getattr(guide, "_forward_mode_differentiation", False))
 
