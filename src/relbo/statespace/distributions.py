@@ -19,7 +19,7 @@ class AbstractSeries(Distribution):
     pytree_data_fields = ("process", "series_mask")
     pytree_aux_fields = ("num_steps",)
 
-    process: HiddenMarkov | LinearGaussian
+    process: Any
     series_mask: ArrayLike | None
     num_steps: int
 
