@@ -110,10 +110,10 @@ class AutoRefined(AbstractRefinedGuide):
                 model, prefix=prefix, init_loc_fn=init_loc_fn, **base_options
             )
         self.base = _make_base(base, model, prefix, init_loc_fn, base_options)
-        if refinement.forward_mode_differentiation:
-            for guide in filter(None, (self.base, self._base_if_local)):
-                guide._forward_mode_differentiation = True
         super().__init__(model, prefix=prefix, init_loc_fn=init_loc_fn)
+        if refinement.forward_mode_differentiation:
+            for guide in filter(None, (self, self.base, self._base_if_local)):
+                guide._forward_mode_differentiation = True
         self._has_density = not _has_points(self.base)
         self.refinement = refinement if self._has_density else refinement.without_default_path()
 

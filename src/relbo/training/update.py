@@ -11,7 +11,7 @@ from numpyro.infer.svi import SVIState
 from relbo._devices import Spread
 from relbo.guides.refined_guide import AbstractRefinedGuide
 from relbo.training.data import DataLayout, RowOrder, first_order, minibatch
-from relbo.training.optimiser import Units, with_factor, with_units
+from relbo.training.optimiser import Units, rescaled
 from relbo.training.stopping import CHUNK
 
 MAX_INFINITE = 10
@@ -75,11 +75,17 @@ class Updates(NamedTuple):
     """Whether the optimiser's updates can be scaled."""
     spread: Spread | None
 
+    @property
+    def transforms(self) -> dict[str, Any]:
+        """How each parameter is constrained; known once a guide was initialised."""
+        return self.svi.constrain_fn.args[0]  # type: ignore[union-attr]
+
     def begin(
         self, initial: InitialValues, better: dict[str, Array], order_key: PRNGKeyArray
     ) -> Carry:
-        """Returns the first state, with some unconstrained initial values replaced."""
-        params = {**initial.params, **better}
+        """Returns the first state; `better` has constrained values of some parameters."""
+        unconstrained = {name: self.transforms[name].inv(better[name]) for name in better}
+        params = {**initial.params, **unconstrained}
         params = jax.tree.map(lambda p, like: p.astype(like.dtype), params, initial.params)
         state = SVIState(self.svi.optim.init(params), initial.mutable, initial.key)
         order = first_order(order_key, self.layout)
@@ -119,10 +125,8 @@ class Updates(NamedTuple):
         good = choose(control.keep, now, carry.good)
         optim_state, mutable = choose(control.restore, good, now)
         if self.is_scalable:
-            optim_state = with_factor(optim_state, control.factor)
-        if self.units is not None:
-            units = self.units(self._constrained(optim_state))
-            optim_state = with_units(optim_state, units, control.is_whitened)
+            units = {} if self.units is None else self.units(self._constrained(optim_state))
+            optim_state = rescaled(optim_state, control.factor, units, control.is_whitened)
         return carry._replace(
             svi=SVIState(optim_state, mutable, carry.svi.rng_key),
             good=good,
@@ -137,11 +141,12 @@ class Updates(NamedTuple):
             self.layout, carry.order, iteration, arrays, streamed, self.spread
         )
         call = self.layout.call.fill(arrays)
+        is_forward_mode = getattr(self.svi.guide, "_forward_mode_differentiation", False)
         old = carry.svi
         new, loss = self.svi.update(
             old,
             *call.args,
-            forward_mode_differentiation=_is_forward_mode(self.svi.guide),
+            forward_mode_differentiation=is_forward_mode,
             **call.kwargs,
         )
         if new.mutable_state is None:
@@ -184,13 +189,6 @@ def choose(condition: Bool[Any, ""], one: PyTree, other: PyTree) -> PyTree:
 
 def _learned(state: SVIState) -> tuple[Any, Any]:
     return state.optim_state, state.mutable_state
-
-
-def _is_forward_mode(guide: Any) -> bool:
-    refinement = getattr(guide, "refinement", None)
-    if refinement is not None and refinement.forward_mode_differentiation:
-        return True
-    return bool(getattr(guide, "_forward_mode_differentiation", False))
 
 
 def _stays_finite(before: PyTree, after: PyTree) -> Bool[Array, ""]:
