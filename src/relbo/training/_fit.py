@@ -117,13 +117,13 @@ def fit(
         )
     rule = StoppingRule(stopping, is_default_optimiser=program.is_default_optimiser)
     order_keys = jax.vmap(lambda key: jr.fold_in(key, 1))(keys)
-    begin = lambda better: program.begin(initial, better, order_keys)
     stream = RowStream(data, order_keys, spread)
     with progress_bar(progress) as report, contextlib.closing(stream):
         checkpoints = snapshot = None
         if checkpoint_dir is not None:
-            carry = begin({})
-            run = fingerprint(program, carry, keys, given, data, (starts, stopping))
+            carry = program.begin(initial, {})
+            text = program.text(carry, data.whole_arrays, stream.shapes)
+            run = fingerprint(program, text, keys, given, (starts, stopping))
             checkpoints = Checkpoints(checkpoint_dir, run, spread)
             snapshot = checkpoints.latest(carry)
         if snapshot is None:
@@ -134,7 +134,9 @@ def fit(
             better = {}
             if starts.warm:
                 better = warm_values(keys, program, data, initial, report, warm_deadline)
-            snapshot = first_snapshot(begin(better), len(keys), is_whitened=bool(better))
+            snapshot = first_snapshot(
+                program.begin(initial, better), len(keys), is_whitened=bool(better)
+            )
         loop = TrainingLoop(program, data, stream, rule, snapshot, checkpoints, report)
         end, is_late = loop.run(num_iterations, deadline)
     return result_of(program, rule, end, is_late=is_late, bad_arguments=bad_arguments)

@@ -91,7 +91,7 @@ class Checkpoints:
         try:
             restore = self._ocp.args.Composite(state=self._ocp.args.StandardRestore())
             state = dict(self._manager.restore(step, args=restore)["state"])
-            is_intact = digest([state[name] for name in sorted(state)]) == about["digest"]
+            is_intact = digest(state) == about["digest"]
         except Exception as error:
             raise self._damaged(where, str(error).split("\n")[0][:200]) from error
         if not is_intact:
@@ -111,7 +111,7 @@ class Checkpoints:
         about = {
             "format": _FORMAT,
             "run": self._fingerprint,
-            "digest": digest([state[name] for name in sorted(state)]),
+            "digest": digest(state),
             "seeds": [asdict(seed) for seed in snapshot.seeds],
         }
         args = self._ocp.args
@@ -145,28 +145,26 @@ class Checkpoints:
 
 def fingerprint(
     program: Program,
-    carry: Carry,
+    text: str,
     keys: Key[Array, " s"],
-    given: TrainingData,
     data: TrainingData,
     options: tuple[Starts, Stopping],
 ) -> Fingerprint:
     """Describes a run, the same in every process.
 
     Args:
-        program: what is run. The text of its compiled chunk contains the model, the guide, the
-            loss and the optimiser with all their constants.
-        carry: a first state.
+        program: what is run.
+        text: the text of its compiled chunk. It contains the model, the guide, the loss and the
+            optimiser with all their constants.
         keys: one key per seed.
-        given: the data of the user.
-        data: the data of the program, which may be constants.
+        data: the data.
         options: the options of the run.
     """
     starts, stopping = map(asdict, options)
     del stopping["seconds"]  # a resumed run may have another time budget
     settings = {"batch_size": program.layout.batch_size, **starts, **stopping}
     # The order of operations and their names may differ between processes.
-    lines = sorted(re.sub(r"[%@][\w#:]+", "", program.text(carry, data)).splitlines())
+    lines = sorted(re.sub(r"[%@][\w#:]+", "", text).splitlines())
     return {
         "model": _name(program.model),
         "guide": _name(program.guide),
@@ -174,7 +172,7 @@ def fingerprint(
         "settings": {name: repr(value) for name, value in settings.items()},
         "key": digest(keys),
         # Only some rows of data on disk are read.
-        "data": digest([x.probe() if isinstance(x, Rows) else x for x in given.arrays]),
+        "data": digest([x.probe() if isinstance(x, Rows) else x for x in data.arrays]),
         "program": hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16],
     }
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Int, Key, PRNGKeyArray, Scalar
+from jaxtyping import Array, Int, Key, Scalar
 
 from relbo._devices import Spread
 from relbo._devices import rows as rows_over_devices
@@ -162,14 +162,6 @@ class TrainingData(NamedTuple):
         ]
 
 
-class RowOrder(NamedTuple):
-    """The order in which the data points are visited."""
-
-    key: PRNGKeyArray
-    rows: Int[Array, " n"]
-    """The permutation of this epoch."""
-
-
 def laid_out(call: Call, batch_size: int | None) -> TrainingData:
     """Splits arguments into their layout and their arrays, `Rows` included."""
     is_rows = lambda leaf: isinstance(leaf, Rows)
@@ -198,71 +190,47 @@ def laid_out(call: Call, batch_size: int | None) -> TrainingData:
     )
 
 
-def first_order(key: PRNGKeyArray, layout: DataLayout) -> RowOrder | None:
-    """Returns the order before the first epoch, `None` if the compiled update needs none."""
-    if layout.num_rows is None or layout.is_streamed:
-        return None
-    return RowOrder(key, jnp.arange(layout.num_rows))
-
-
 def minibatch(
     layout: DataLayout,
-    order: RowOrder | None,
     iteration: Scalar,
     arrays: tuple,
     streamed: tuple,
     spread: Spread | None,
-) -> tuple[RowOrder | None, tuple]:
+) -> tuple:
     """Returns the arrays of one iteration.
 
     Args:
         layout: the layout of the arguments.
-        order: the current order of the rows.
         iteration: number of the iteration.
         arrays: whole arrays.
-        streamed: the minibatches of the current chunk that come from the host.
+        streamed: what the host sent for the current chunk; see `RowStream`.
         spread: the devices that share the rows.
     """
+    if layout.batch_size is None:
+        return arrays
+    here = lambda x: jax.lax.dynamic_index_in_dim(x, iteration % CHUNK, keepdims=False)
+    sent = rows_over_devices(spread, jax.tree.map(here, streamed))
     if layout.is_streamed:
-        place = iteration % CHUNK
-        take = lambda x: jax.lax.dynamic_index_in_dim(x, place, keepdims=False)
-        taken = rows_over_devices(spread, jax.tree.map(take, streamed))
-        return order, eqx.combine(taken, arrays)
-    if order is None:
-        return None, arrays
-    order, rows = next_rows(order, layout, iteration)
-    rows = rows_over_devices(spread, rows)
-    take = lambda x: rows_over_devices(spread, jnp.take(x, rows, axis=0))
-    return order, layout.cut(arrays, take)
+        return eqx.combine(sent, arrays)
+    (rows,) = sent
+    return layout.cut(arrays, lambda x: rows_over_devices(spread, jnp.take(x, rows, axis=0)))
 
 
-def next_rows(
-    order: RowOrder, layout: DataLayout, iteration: Scalar
-) -> tuple[RowOrder, Int[Array, " b"]]:
-    """Returns the rows of an iteration's minibatch, permuted anew at the start of an epoch.
-
-    An epoch's permutation depends on the key and the number of the epoch only, so that a key
-    gives the same order wherever a run was interrupted.
-    """
-    number, size = layout.num_rows or 0, layout.batch_size or 1
-    epoch, batch = jnp.divmod(iteration, number // size)
-    draw = lambda: epoch_order(order.key, epoch, number)
-    rows = jax.lax.cond(batch == 0, draw, lambda: order.rows)
-    return order._replace(rows=rows), jax.lax.dynamic_slice_in_dim(rows, batch * size, size)
-
-
-def epoch_order(key: PRNGKeyArray, epoch: Any, number: int) -> Int[Array, " n"]:
-    """Returns the permutation of the data points in an epoch."""
-    return jr.permutation(jr.fold_in(key, epoch), number)
+@partial(jax.jit, static_argnums=2)
+def epoch_orders(keys: Key[Array, " s"], epoch: int | Scalar, number: int) -> Int[Array, "s n"]:
+    """Returns each seed's permutation of the data points in an epoch."""
+    return jax.vmap(lambda key: jr.permutation(jr.fold_in(key, epoch), number))(keys)
 
 
 class RowStream:
-    """Reads the minibatches of the next chunk while the device computes.
+    """Sends the minibatches of a chunk to the devices, and reads the next while they compute.
 
-    The order is that of an array in memory.
+    Of arrays in memory only the numbers of the rows are sent. An epoch's order depends on the
+    key and the number of the epoch only, so that a key gives the same order wherever a run was
+    interrupted.
 
     Args:
-        data: the data, of which nothing is read unless they are streamed.
+        data: the data.
         order_keys: one key per seed.
         spread: each device is given its part of every minibatch, and a process reads only the
             parts of its own devices.
@@ -270,41 +238,52 @@ class RowStream:
 
     def __init__(self, data: TrainingData, order_keys: Key[Array, " s"], spread: Spread | None):
         layout = data.layout
-        self._num_rows, self._batch_size = layout.num_rows or 0, layout.batch_size or 1
-        self._is_streamed, self._spread = layout.is_streamed, spread
+        self._batch_size, self._spread = layout.batch_size or 0, spread
+        self._batches_per_epoch = (layout.num_rows or 0) // (self._batch_size or 1)
+        # A chunk may contain the end of one epoch and the start of the next.
+        self._orders = lru_cache(2)(
+            lambda epoch: np.asarray(epoch_orders(order_keys, epoch, layout.num_rows))
+        )
         as_rows = lambda x: x if isinstance(x, Rows) else Rows(np.asarray(x))
         self._sources = [
             as_rows(x) if cut else None
             for x, cut in zip(data.arrays, layout.is_cut, strict=True)
             if layout.is_streamed
-        ]
-        # A chunk may contain the end of one epoch and the start of the next.
-        self._orders = [lru_cache(2)(partial(self._order, key)) for key in order_keys]
+        ] or [Rows(np.arange(layout.num_rows or 1))]
+        self._lead = (len(order_keys), CHUNK, self._batch_size)
         self._thread = ThreadPoolExecutor(1, "relbo-rows")
         self._chunks: dict[int, Future] = {}
 
+    @property
+    def shapes(self) -> tuple:
+        """Shapes and types of what is sent for a chunk."""
+        if not self._batch_size:
+            return ()
+        return tuple(
+            x and jax.ShapeDtypeStruct((*self._lead, *x.shape[1:]), _dtype(x))
+            for x in self._sources
+        )
+
     def chunk(self, iteration: int, num_iterations: int) -> tuple:
         """Returns the minibatches of a chunk and starts to read those of the next."""
-        if not self._is_streamed:
+        if not self._batch_size:
             return ()
         for start in (iteration, iteration + CHUNK):
             if start < num_iterations and start not in self._chunks:
-                rows = np.stack([self._rows(order, start) for order in self._orders])
                 is_x64 = jax.config.jax_enable_x64  # type: ignore[attr-defined]
-                self._chunks[start] = self._thread.submit(self._read, rows, is_x64)
+                self._chunks[start] = self._thread.submit(self._read, self.rows(start), is_x64)
         return self._chunks.pop(iteration).result()
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _order(self, key: PRNGKeyArray, epoch: int) -> Int[np.ndarray, " n"]:
-        return np.asarray(epoch_order(key, epoch, self._num_rows))
-
-    def _rows(self, order: Any, iteration: int) -> Int[np.ndarray, "chunk batch"]:
-        size = self._batch_size
-        numbers = range(iteration, iteration + CHUNK)
-        places = (divmod(number, self._num_rows // size) for number in numbers)
-        return np.stack([order(epoch)[at * size : (at + 1) * size] for epoch, at in places])
+    def rows(self, start: int) -> Int[np.ndarray, "seeds chunk batch"]:
+        """Returns the numbers of the rows of a chunk, for each seed and iteration."""
+        size, found = self._batch_size, []
+        for iteration in range(start, start + CHUNK):
+            epoch, batch = divmod(iteration, self._batches_per_epoch)
+            found.append(self._orders(epoch)[:, batch * size : (batch + 1) * size])
+        return np.stack(found, axis=1)
 
     def _read(self, rows: Int[np.ndarray, "seeds chunk batch"], is_x64: bool) -> tuple:
         with jax.enable_x64(is_x64):  # a thread does not inherit it
@@ -318,8 +297,13 @@ class RowStream:
             self._spread.along(self._batch_size, axis=2),
             # The callback is given slices of all axes; only the first three are split.
             lambda part: source.fetch(rows[part[:3]]),  # type: ignore[index]
-            dtype=jax.dtypes.canonicalize_dtype(source.dtype),
+            dtype=_dtype(source),
         )
+
+
+def _dtype(source: Rows) -> np.dtype:
+    """Returns the type that rows have on a device."""
+    return jax.dtypes.canonicalize_dtype(source.dtype)
 
 
 def _common_length(arrays: tuple, batch_size: int) -> int:

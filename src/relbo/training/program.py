@@ -27,7 +27,6 @@ from relbo.training.data import TrainingData
 from relbo.training.guide_copy import as_new, forget, freezes_data
 from relbo.training.loss import over_devices, training_loss
 from relbo.training.optimiser import default_optimiser, scalable, units_for
-from relbo.training.stopping import CHUNK
 from relbo.training.update import Carry, Control, InitialValues, Updates
 
 MAX_PROGRAMS = 8
@@ -81,7 +80,7 @@ class Program:
         self.updates = Updates(svi, data.layout, units, self.is_scalable, spread)
         self.is_reusable = not freezes_data(guide)
         self._initial = jax.jit(self._over_seeds(self._initial_values, (0, None)))
-        self.begin = jax.jit(self._over_seeds(self.updates.begin, (0, 0, 0)))
+        self.begin = jax.jit(self._over_seeds(self.updates.begin, (0, 0)))
         # The state is whole on every device, which the compiler might not choose by itself.
         whole = None if spread is None else spread.everywhere
         self.chunk = jax.jit(self._chunks(self.updates), out_shardings=whole)
@@ -107,20 +106,14 @@ class Program:
         theirs = self._read_supports(first)
         return len(ours) == len(theirs) and all(map(np.array_equal, ours, theirs))
 
-    def text(self, carry: Carry, data: TrainingData) -> str:
+    def text(self, carry: Carry, arrays: tuple, streamed: tuple) -> str:
         """Returns the text of a chunk's program, the same for any number of devices."""
         flags = np.zeros(self._num_seeds, bool)
         control = Control(flags.astype(np.float32), flags, flags, flags, flags)
-        lead = (self._num_seeds, CHUNK)
-        streamed = tuple(
-            jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype) if is_cut else None
-            for x, is_cut in zip(data.first, self.layout.is_cut, strict=True)
-            if self.layout.is_streamed
-        )
         zero = np.int32(0)
         # JAX keeps the trace: on one device the first chunk does not trace again.
         chunk = self.chunk if self.spread is None else self._chunk_of_one_device()
-        traced = chunk.trace(carry, control, zero, zero, data.whole_arrays, streamed)
+        traced = chunk.trace(carry, control, zero, zero, arrays, streamed)
         return traced.lower(lowering_platforms=("cpu",)).as_text()
 
     def _chunk_of_one_device(self) -> Any:

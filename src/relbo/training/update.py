@@ -10,7 +10,7 @@ from numpyro.infer.svi import SVIState
 
 from relbo._devices import Spread
 from relbo.guides.refined_guide import AbstractRefinedGuide
-from relbo.training.data import DataLayout, RowOrder, first_order, minibatch
+from relbo.training.data import DataLayout, minibatch
 from relbo.training.optimiser import Units, rescaled
 from relbo.training.stopping import CHUNK
 
@@ -33,7 +33,6 @@ class Carry(NamedTuple):
     svi: SVIState
     good: tuple[Any, Any]
     """The optimiser's and the mutable state where the loss was best."""
-    order: RowOrder | None
     failed_at: Int[Array, ""]
     """The iteration that failed, or -1. The state is the one before it."""
     num_infinite: Int[Array, ""]
@@ -80,16 +79,13 @@ class Updates(NamedTuple):
         """How each parameter is constrained; known once a guide was initialised."""
         return self.svi.constrain_fn.args[0]  # type: ignore[union-attr]
 
-    def begin(
-        self, initial: InitialValues, better: dict[str, Array], order_key: PRNGKeyArray
-    ) -> Carry:
+    def begin(self, initial: InitialValues, better: dict[str, Array]) -> Carry:
         """Returns the first state; `better` has constrained values of some parameters."""
         unconstrained = {name: self.transforms[name].inv(better[name]) for name in better}
         params = {**initial.params, **unconstrained}
         params = jax.tree.map(lambda p, like: p.astype(like.dtype), params, initial.params)
         state = SVIState(self.svi.optim.init(params), initial.mutable, initial.key)
-        order = first_order(order_key, self.layout)
-        return Carry(state, _learned(state), order, jnp.array(-1), jnp.array(0))
+        return Carry(state, _learned(state), jnp.array(-1), jnp.array(0))
 
     def chunk(
         self,
@@ -137,9 +133,7 @@ class Updates(NamedTuple):
     def _update(
         self, carry: Carry, control: Control, iteration: Scalar, arrays: tuple, streamed: tuple
     ) -> tuple[Carry, Scalar]:
-        order, arrays = minibatch(
-            self.layout, carry.order, iteration, arrays, streamed, self.spread
-        )
+        arrays = minibatch(self.layout, iteration, arrays, streamed, self.spread)
         call = self.layout.call.fill(arrays)
         is_forward_mode = getattr(self.svi.guide, "_forward_mode_differentiation", False)
         old = carry.svi
@@ -164,7 +158,7 @@ class Updates(NamedTuple):
         # The key advances even where an update is left out.
         optim_state, mutable = choose(is_running & is_fine, after, before)
         state = SVIState(optim_state, mutable, new.rng_key)
-        carry = Carry(state, carry.good, order, failed_at, num_infinite)
+        carry = Carry(state, carry.good, failed_at, num_infinite)
         return carry, jnp.where(is_running, loss, jnp.nan)
 
     def _step_size(self, state: SVIState) -> Scalar:
