@@ -24,7 +24,15 @@ MOST_MAPS = 30_000
 
 # Shapes and types are checked in these rooms; the others still annotate NumPy arrays as JAX's.
 install_import_hook(
-    ["relbo.core", "relbo.problem", "relbo.gaussian", "relbo.sampling"], "beartype.beartype"
+    [
+        "relbo.core",
+        "relbo.problem",
+        "relbo.gaussian",
+        "relbo.sampling",
+        "relbo.guides",
+        "relbo.training",
+    ],
+    "beartype.beartype",
 )
 
 

@@ -1,6 +1,7 @@
 """AutoRefined: NumPyro's autoguides with a sampler inside."""
 
 import copy
+import inspect
 from typing import Any
 
 import jax
@@ -22,8 +23,7 @@ from relbo.core.bases import AbstractNormal
 from relbo.core.kernels import AbstractKernel
 from relbo.core.refinement import Refinement
 from relbo.guides.bases import base_of, unconstrained
-from relbo.guides.refined_guide import AbstractRefinedGuide
-from relbo.guides.shorthand import check_options, chosen_refinement
+from relbo.guides.refined_guide import AbstractRefinedGuide, chosen_refinement
 from relbo.problem.call import Call
 from relbo.problem.logdensity import LogDensityModel
 from relbo.problem.numpyro import draw_key
@@ -96,7 +96,14 @@ class AutoRefined(AbstractRefinedGuide):
         init_loc_fn: Any = None,
         **base_options: Any,
     ):
-        check_options(base_options)
+        misplaced = sorted(
+            inspect.signature(Refinement).parameters.keys() & base_options.keys()
+        )
+        if misplaced:
+            raise ValueError(
+                f"{misplaced[0]}: this is an option of the refinement, not of the guide: use "
+                f"refinement=relbo.Refinement({misplaced[0]}=...)"
+            )
         refinement = chosen_refinement(refinement, kernel, num_steps)
         if init_loc_fn is None:
             is_density = isinstance(model, LogDensityModel)
