@@ -25,9 +25,15 @@ from relbo.problem.refusals import NEEDS_VALUES
 from relbo.problem.traces import Model, has_local_sites, initial_run, latent_names
 from relbo.training.data import TrainingData
 from relbo.training.guide_copy import as_new, forget, freezes_data
-from relbo.training.loss import over_devices, training_loss
 from relbo.training.optimiser import default_optimiser, scalable, units_for
-from relbo.training.update import Carry, Control, InitialValues, Updates
+from relbo.training.update import (
+    Carry,
+    Control,
+    InitialValues,
+    Updates,
+    over_devices,
+    training_loss,
+)
 
 MAX_PROGRAMS = 8
 """Number of programs that are kept."""
