@@ -30,7 +30,7 @@ class RefinedGuide(AbstractRefinedGuide):
         prefix: str,
         freeze_model: bool,
     ):
-        is_forward_mode = refinement.forward_mode_differentiation
+        is_forward_mode = refinement.execution.forward_mode_differentiation
         super().__init__(model, prefix=prefix, forward_mode_differentiation=is_forward_mode)
         self.guide = guide
         self.freeze_model = freeze_model
