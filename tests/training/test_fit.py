@@ -30,10 +30,9 @@ from numpyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
 
 import relbo
 from relbo import Starts, Stopping
-from relbo.problem.call import checked_call
 from relbo.training import Result
 from relbo.training._fit import _default_guide
-from relbo.training.data import first_order, laid_out, next_rows
+from relbo.training.data import Call, first_order, laid_out, next_rows
 from relbo.training.stopping import SeedProgress, StoppingRule
 
 
@@ -65,10 +64,10 @@ def large():
 
 
 def test_default_guide_learns_correlations_up_to_200_dimensions():
-    guide = _default_guide(model, checked_call((Y,), None))
+    guide = _default_guide(model, Call((Y,), {}))
     assert isinstance(guide, relbo.AutoRefined)
     assert isinstance(guide.base, AutoMultivariateNormal)
-    guide = _default_guide(large, checked_call((), None))
+    guide = _default_guide(large, Call((), {}))
     assert not isinstance(guide.base, AutoMultivariateNormal)
 
 
@@ -99,7 +98,7 @@ def test_minibatches():
 
 
 def test_an_epoch_contains_every_row_once():
-    layout, _ = laid_out(checked_call((np.arange(9.0), np.zeros(3)), {}), 4)
+    layout, _ = laid_out(Call((np.arange(9.0), np.zeros(3)), {}), 4)
     assert layout.is_cut == (True, False)
     order = first_order(jr.key(0), layout)
 
