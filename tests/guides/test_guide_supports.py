@@ -17,7 +17,7 @@ from numpyro.infer import (
 )
 
 import relbo
-from programs import elbos, fit, prepare
+from programs import assert_mean_weight, elbos, fit, prepare
 from targets import mean_and_error
 
 
@@ -38,11 +38,10 @@ def test_elbo_with_constrained_supports():
 
 
 def test_constrained_supports():
-    """Draws are inside the supports, and the ELBO is below the evidence of 1."""
-    guide = relbo.AutoRefined(constrained, num_steps=2, init_scale=1.0)
+    """Draws are inside the supports, and the weights average to the evidence of 1."""
+    guide = relbo.AutoRefined(constrained, num_steps=2, init_scale=2.0)
     _, _, params = prepare(constrained, guide)
-    mean, error = mean_and_error(elbos(constrained, guide, params))
-    assert -1.5 < mean < 4 * error
+    assert_mean_weight(elbos(constrained, guide, params, num_draws=20_000), 0.0)
     draws = guide.sample_posterior(jr.key(0), params, sample_shape=(50,))
     np.testing.assert_allclose(jnp.sum(draws["simplex"], -1), 1.0, rtol=1e-5)
     assert jnp.all(jnp.diff(draws["ordered"]) > 0)

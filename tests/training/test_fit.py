@@ -37,7 +37,9 @@ from relbo.training.stopping import SeedProgress, StoppingRule
 
 
 @pytest.mark.parametrize(
-    "guide", [PLAIN, REFINED, own_guide], ids=["plain", "refined", "function"]
+    "guide",
+    [pytest.param(PLAIN, marks=pytest.mark.slow), REFINED, own_guide],
+    ids=["plain", "refined", "function"],
 )
 def test_reaches_the_evidence_and_the_posterior(guide):
     trained = fit(guide, num_iterations=6000, stopping=Stopping(patience=200))
