@@ -31,15 +31,16 @@ from numpyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
 
 import relbo
 from relbo import Starts, Stopping
-from relbo.problem.call import checked_call
 from relbo.training import Result
-from relbo.training.data import RowStream, laid_out
+from relbo.training.data import Call, RowStream, laid_out
 from relbo.training.program import default_guide
 from relbo.training.stopping import SeedProgress, StoppingRule
 
 
 @pytest.mark.parametrize(
-    "guide", [PLAIN, REFINED, own_guide], ids=["plain", "refined", "function"]
+    "guide",
+    [pytest.param(PLAIN, marks=pytest.mark.slow), REFINED, own_guide],
+    ids=["plain", "refined", "function"],
 )
 def test_reaches_the_evidence_and_the_posterior(guide):
     trained = fit(guide, num_iterations=6000, stopping=Stopping(patience=200))
@@ -66,10 +67,10 @@ def large():
 
 
 def test_default_guide_learns_correlations_up_to_200_dimensions():
-    guide = default_guide(model, checked_call((Y,), None))
+    guide = default_guide(model, Call((Y,), {}))
     assert isinstance(guide, relbo.AutoRefined)
     assert isinstance(guide.base, AutoMultivariateNormal)
-    guide = default_guide(large, checked_call((), None))
+    guide = default_guide(large, Call((), {}))
     assert not isinstance(guide.base, AutoMultivariateNormal)
 
 
@@ -100,7 +101,7 @@ def test_minibatches():
 
 
 def test_an_epoch_contains_every_row_once():
-    data = laid_out(checked_call((np.arange(9.0), np.zeros(3)), {}), 4)
+    data = laid_out(Call((np.arange(9.0), np.zeros(3)), {}), 4)
     assert data.layout.is_cut == (True, False)
     with contextlib.closing(RowStream(data, jr.split(jr.key(0), 2), None)) as stream:
         rows = stream.rows(0)

@@ -109,6 +109,8 @@ class Program:
         if not isinstance(self.guide, AutoGuide):
             return True
         ours = _support_leaves(self.guide.prototype_trace or {})
+        if not ours:
+            return True
         theirs = self._read_supports(first)
         return len(ours) == len(theirs) and all(map(np.array_equal, ours, theirs))
 
