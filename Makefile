@@ -48,7 +48,8 @@ demo-fit: $(VENV)/.installed-relbo
 demo-%: $(VENV)/.installed-relbo
 	$(BIN)/relbo-paper run $* --quick --protocol both --out $(OUT)
 
-PYTEST := $(BIN)/python -m pytest -n 2
+# Each worker begins with one half of the files, so that tests of a file share programs.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
 test: $(VENV)/.installed-test
 	$(PYTEST) tests

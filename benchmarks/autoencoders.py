@@ -31,7 +31,7 @@ import torch
 from numpyro.infer import SVI, Trace_ELBO
 
 from _common import argument_parser, write_results
-from relbo import SGD, ParticleAccount, Refinement, refine
+from relbo import SGD, Execution, ParticleAccount, Refinement, refine
 from relbo_paper.data import binarized_mnist
 from relbo_paper.images.autoencoders import FULL, AutoencoderWork
 from relbo_paper.images.rows import ImageRow, sound_rows
@@ -60,7 +60,7 @@ def relbo_svi(
             mode=mode,
             anneal=False,
             space="unconstrained",
-            unroll=True,
+            execution=Execution(unroll=True),
         ),
         freeze_model=freeze_model,
     )

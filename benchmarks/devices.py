@@ -37,7 +37,7 @@ from _common import argument_parser, write_results
 from _hlo import Cost, Program
 from relbo import evaluate
 from relbo._devices import spread_over
-from relbo.evaluate import annealed
+from relbo.evaluate import batches
 from relbo.problem import read
 from relbo.sampling import ensemble
 from relbo.training import _fit as fitting
@@ -161,7 +161,7 @@ def test_points(mesh: Mesh) -> Any:
     run = lambda: evaluate.annealed_pointwise(
         jr.key(0), model, jnp.ones((64, 784)), relbo.StandardNormal(jnp.zeros(10)), mesh=mesh
     )
-    return _first_program(annealed, "_pointwise", run)
+    return _first_program(batches, "_map_with_keys", run)
 
 
 def _first_program(module: Any, name: str, run: Callable[[], Any]) -> Any:

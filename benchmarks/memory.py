@@ -57,7 +57,7 @@ def compile_gradient(combination: str, num_steps: int, *, remat: bool = True) ->
         num_steps=num_steps,
         anneal=False,
         space="unconstrained",
-        remat=remat,
+        execution=relbo.Execution(remat=remat),
     )
     keys = jr.split(jr.key(0), 3)
     images = jr.bernoulli(keys[0], 0.3, (BATCH_SIZE, NUM_PIXELS)).astype(jnp.float32)

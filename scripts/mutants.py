@@ -258,8 +258,8 @@ MUTANTS = [
     Mutant(
         "objective of a system not divided by K",
         "objective.py",
-        "        value / size,\n",
-        "        value,\n",
+        "Objective(value / size, ",
+        "Objective(value, ",
         "test_objective.py",
     ),
     Mutant(

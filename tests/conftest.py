@@ -22,10 +22,7 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 MOST_MAPS = 30_000
 
-# Shapes and types are checked in these rooms; the others still annotate NumPy arrays as JAX's.
-install_import_hook(
-    ["relbo.core", "relbo.problem", "relbo.gaussian", "relbo.sampling"], "beartype.beartype"
-)
+install_import_hook("relbo", "beartype.beartype")
 
 
 @pytest.fixture

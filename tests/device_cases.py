@@ -113,7 +113,7 @@ def chains(mesh):
 
 def evidence(mesh):
     found = evaluate.log_evidence(
-        jr.key(0), line, (X, Y), num_temperatures=4, num_draws=8, mesh=mesh
+        jr.key(0), line, (X, Y), settings=evaluate.AnnealingSettings(4, 8), mesh=mesh
     )
     return {"value": found.value, "stderr": found.stderr}
 
@@ -124,8 +124,8 @@ def test_points(mesh):
     points, base = DATA[:10, :2], relbo.StandardNormal(jnp.zeros(2))
     start = jr.normal(jr.key(1), (10, 20, 2))
     annealed = evaluate.annealed_pointwise(
-        jr.key(0), model, points, base, num_temperatures=4, num_chains=4, batch_size=6,
-        mesh=mesh,
+        jr.key(0), model, points, base, settings=evaluate.AnnealingSettings(4, 4),
+        batch_size=6, mesh=mesh,
     )  # fmt: skip
     fitted = evaluate.fitted_importance(
         jr.key(0), model, points, start, base, num_draws=30, batch_size=6, pareto=False,

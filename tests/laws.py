@@ -63,7 +63,7 @@ def derivatives_are_those_of_the_mode(kernel, account):
     with jax.enable_x64(True):
         options = {**PATH, "space": "whitened"}
         full, fast = (make(kernel, account, 0.08, mode=m, **options) for m in ("full", "fast"))
-        remat = make(kernel, account, 0.08, remat=True, **options)
+        remat = make(kernel, account, 0.08, execution=relbo.Execution(remat=True), **options)
         size = NUM_PARTICLES if full.kernel.interacting else 1
         traces = []
 

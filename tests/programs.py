@@ -69,6 +69,14 @@ def fit(model, guide, *args, num_iterations=200, learning_rate=0.05, loss=None, 
     return svi.run(jr.key(0), num_iterations, *args, progress_bar=False, **kwargs).params
 
 
+def assert_mean_weight(log_weights, log_evidence):
+    """Checks that weights average to the evidence, as those of any guide do, trained or not."""
+    ratios = jnp.exp(log_weights - log_evidence)
+    error = jnp.std(ratios) / ratios.size**0.5
+    assert abs(jnp.mean(ratios) - 1.0) < 4 * error
+    assert error < 0.1
+
+
 def elbos(model, guide, params, *args, num_draws=2000):
     """Independent estimates of the ELBO, one a draw."""
     loss = Trace_ELBO()

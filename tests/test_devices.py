@@ -86,6 +86,7 @@ def test_a_single_device_is_not_spread_over():
     assert spread_over(Mesh(jax.devices()[:1], ("anything",))) is None
 
 
+@pytest.mark.usefixtures("wrong_types")
 def test_a_wrong_mesh_is_named():
     with pytest.raises(ValueError, match=r"mesh: expected a jax\.sharding\.Mesh, got int"):
         spread_over(4)

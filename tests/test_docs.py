@@ -1,5 +1,8 @@
 """Runs the code of every page of the documentation, and checks what the pages claim."""
 
+import ast
+import functools
+import inspect
 import json
 import re
 import shlex
@@ -23,6 +26,8 @@ DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 REFERENCE = "\n".join(page.read_text() for page in sorted((DOCS / "api").glob("*.md")))
+LONG_PAGES = {"diagnostics", "discrete", "eight_schools", "resume", "state_space"}
+"""Pages that take longest, mostly to compile: `make test-all` and the CI run them."""
 WITHOUT_CODE = {"index", "experiments", "architecture"}
 VERDICTS = {True: "**bound**", False: "surrogate", None: "bound while one-to-one"}
 MODULES = ("relbo", "relbo.core.kernels", "relbo.evaluate", "relbo.statespace", "relbo.data")
@@ -32,12 +37,48 @@ def code_of(page: Path) -> str:
     return "\n".join(BLOCK.findall(page.read_text()))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def by_length(page):
+    marks = [pytest.mark.slow] if page.stem in LONG_PAGES else []
+    return pytest.param(page, marks=marks, id=page.stem)
+
+
+@pytest.mark.parametrize("page", [by_length(page) for page in PAGES])
 def test_code_blocks_run(page):
     code = code_of(page)
     assert bool(code) == (page.stem not in WITHOUT_CODE)
     with jax.numpy_rank_promotion("allow"):
         exec(compile(code, page.name, "exec"), {})
+
+
+def calls_of_relbo(code: str):
+    """Yields the functions and classes of relbo that a page calls, with the calls."""
+    tree = ast.parse(code)
+    names: dict = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            exec(ast.unparse(node), names)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            root, *path = ast.unparse(node.func).split(".")
+            thing = functools.reduce(
+                lambda t, name: getattr(t, name, None), path, names.get(root)
+            )
+            if (getattr(thing, "__module__", None) or "").startswith("relbo"):
+                yield thing, node
+
+
+@pytest.mark.parametrize("page", sorted(LONG_PAGES))
+def test_calls_of_long_pages_match_the_signatures(page):
+    """What a change of the interface breaks in pages whose code the quick tests do not run."""
+    called = list(calls_of_relbo(code_of(DOCS / f"{page}.md")))
+    assert called
+    for thing, node in called:
+        keywords = {word.arg: None for word in node.keywords if word.arg}
+        is_whole = len(keywords) == len(node.keywords)
+        is_whole &= not any(isinstance(value, ast.Starred) for value in node.args)
+        signature = inspect.signature(thing)
+        bind = signature.bind if is_whole else signature.bind_partial
+        bind(*(v for v in node.args if not isinstance(v, ast.Starred)), **keywords)
 
 
 def test_every_block_has_a_known_language():
@@ -175,7 +216,7 @@ def classes_of_the_page():
     ("kernel", "account"),
     [
         ("TamedLangevin", "ReverseKernelAccount"),
-        ("NormalisedAscent", "ChangeOfVariablesAccount"),
+        pytest.param("NormalisedAscent", "ChangeOfVariablesAccount", marks=pytest.mark.slow),
     ],
 )
 def test_kernels_of_the_page_satisfy_the_laws(

@@ -5,6 +5,9 @@ from pathlib import Path
 import jax
 import pytest
 
+from compilation import compile_fast
+
+compile_fast()
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_platforms", "cpu")
 # The programs are small, so compilation dominates.

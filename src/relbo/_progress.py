@@ -72,10 +72,10 @@ def _plain_lines(every: float = 10.0) -> Report:
         since, done = begin.setdefault(phase, (now, fraction))
         if fraction >= 1.0 or now - last["time"] > every:
             last["time"] = now
-            said = f"relbo: {phase} {fraction:4.0%} {note}".rstrip()
+            line = f"relbo: {phase} {fraction:4.0%} {note}".rstrip()
             if done < fraction < 1.0:
                 left = (now - since) * (1.0 - fraction) / (fraction - done)
-                said += f", about {duration(left)} left"
-            print(said, file=sys.stderr, flush=True)
+                line += f", about {duration(left)} left"
+            print(line, file=sys.stderr, flush=True)
 
     return report

@@ -3,9 +3,11 @@
 import argparse
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
+
+from relbo.commands import InputError, OutputError
 
 DONE, FAILED, WRONG_INPUT = 0, 1, 2
 
@@ -19,12 +21,48 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code: 0 done, 1 failed, 2 wrong input."""
-    argv = sys.argv[1:] if argv is None else argv
     try:
-        arguments = _parser().parse_args(argv)
+        arguments = vars(_parser().parse_args(argv))
     except SystemExit as stop:
         return int(stop.code or DONE)
-    return _fit(arguments) if arguments.command == "fit" else _doctor()
+    command = arguments.pop("command")
+    try:
+        return _fit(arguments) if command == "fit" else _doctor()
+    except InputError as error:
+        return _complain(str(error), WRONG_INPUT)
+    except OutputError as error:
+        return _complain(str(error), FAILED)
+    except (Exception, KeyboardInterrupt) as error:
+        if _was_interrupted(error):
+            return _complain(f"{command}: interrupted", FAILED)
+        traceback.print_exc()
+        return _complain(f"{command}: failed", FAILED)
+
+
+def _fit(arguments: dict[str, Any]) -> int:
+    # Imported here, because the imports take seconds.
+    from relbo.commands.fit import FitRequest, run_fit
+
+    run_fit(FitRequest(**arguments))
+    return DONE
+
+
+def _doctor() -> int:
+    from relbo.commands.doctor import run_doctor
+
+    return DONE if run_doctor() else FAILED
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    """Returns whether Ctrl-C is behind an error: Python 3.11 replaces it in some imports."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
+def _complain(message: str, code: int) -> int:
+    print(f"relbo: {message}", file=sys.stderr)
+    return code
 
 
 def _parser() -> _Parser:
@@ -53,21 +91,24 @@ def _add_fit(commands: Any) -> None:
         epilog="Example: relbo fit examples/eight_schools.py:model "
         "--data examples/eight_schools.json. Exit codes: 0 done, 1 failed, 2 wrong input.",
     )
-    fit.add_argument("target", metavar="FILE.py:MODEL", help="the model, a function in a file")
+    fit.add_argument(
+        "target", type=_name, metavar="FILE.py:MODEL", help="the model, a function in a file"
+    )
     fit.add_argument(
         "--data",
-        type=Path,
+        type=_path,
         metavar="FILE",
         help="the model's arguments by name: a .json object, the arrays of an .npz or the "
         "columns of a .csv; not needed if the model takes none",
     )
+    number = {"metavar": "N", "help": "default: %(default)s"}
     fit.add_argument(
-        "--draws", type=_positive, default=4000, metavar="N", help="default: %(default)s"
+        "--draws", dest="num_draws", type=_integer(at_least=1), default=4000, **number
     )
-    fit.add_argument("--seed", type=_seed, default=0, metavar="N", help="default: %(default)s")
+    fit.add_argument("--seed", type=_integer(at_least=0, below=2**32), default=0, **number)
     fit.add_argument(
         "--out",
-        type=Path,
+        type=_path,
         metavar="DIR",
         help="directory for the results (default: relbo-out/FILE)",
     )
@@ -90,82 +131,41 @@ def _add_fit(commands: Any) -> None:
     )
     guide.add_argument(
         "--refine-steps",
-        type=_not_negative,
+        type=_integer(at_least=0),
         metavar="N",
         help="number of sampler steps (default: 8)",
     )
     guide.add_argument(
-        "--train-steps", type=_positive, metavar="N", help="number of training iterations"
+        "--train-steps",
+        type=_integer(at_least=1),
+        metavar="N",
+        help="number of training iterations",
     )
 
 
-def _positive(text: str) -> int:
-    return _at_least(1, text)
+def _integer(*, at_least: int, below: int = 2**63) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = at_least - 1
+        if not at_least <= number < below:
+            raise argparse.ArgumentTypeError(
+                f"expected a whole number from {at_least} to {below - 1}, got {text[:40]!r}"
+            )
+        return number
+
+    return parse
 
 
-def _not_negative(text: str) -> int:
-    return _at_least(0, text)
+def _name(text: str) -> str:
+    if "\0" in text:
+        raise argparse.ArgumentTypeError(f"expected the name of a file, got {text!r}")
+    return text
 
 
-def _seed(text: str) -> int:
-    number = _not_negative(text)
-    if number >= 2**32:
-        raise argparse.ArgumentTypeError(f"expected a number below 2^32, got {text!r}")
-    return number
-
-
-def _at_least(least: int, text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = least - 1
-    if number < least:
-        raise argparse.ArgumentTypeError(
-            f"expected a whole number of at least {least}, got {text!r}"
-        )
-    return number
-
-
-def _fit(arguments: argparse.Namespace) -> int:
-    # Imported here, because the imports take seconds.
-    from relbo.commands import InputError
-    from relbo.commands.fit import FitRequest, run_fit
-
-    name = Path(arguments.target.rpartition(":")[0]).stem
-    request = FitRequest(
-        target=arguments.target,
-        data=arguments.data,
-        out=arguments.out or Path("relbo-out") / name,
-        kernel=arguments.kernel,
-        refine_steps=arguments.refine_steps,
-        train_steps=arguments.train_steps,
-        num_draws=arguments.draws,
-        seed=arguments.seed,
-        x64=arguments.x64,
-    )
-    try:
-        run_fit(request)
-    except InputError as error:
-        return _complain(str(error))
-    except KeyboardInterrupt:
-        print("relbo: fit: interrupted", file=sys.stderr)
-        return FAILED
-    except Exception:
-        traceback.print_exc()
-        print("relbo: fit: failed", file=sys.stderr)
-        return FAILED
-    return DONE
-
-
-def _doctor() -> int:
-    from relbo.commands.doctor import run_doctor
-
-    return DONE if run_doctor() else FAILED
-
-
-def _complain(message: str) -> int:
-    print(f"relbo: {message}", file=sys.stderr)
-    return WRONG_INPUT
+def _path(text: str) -> Path:
+    return Path(_name(text))
 
 
 if __name__ == "__main__":

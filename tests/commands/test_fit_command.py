@@ -1,4 +1,9 @@
+import builtins
+import errno
 import json
+import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import jax
@@ -13,6 +18,7 @@ from relbo.commands.data_file import match_arguments, read_data
 from relbo.commands.fit import KERNELS
 from relbo.commands.fit_figures import choose_parameters
 from relbo.commands.model_file import load_model
+from relbo.commands.output import exclusive
 from relbo.commands.trial import try_model
 from relbo.sampling import Posterior
 
@@ -351,6 +357,11 @@ def test_wrong_models_are_reported_in_one_line(
         ("a.json", '{"x": [1], "y": [1], "yy": 2}', "not take 'yy'; it takes 'x', 'y' (did"),
         ("a.json", '{"x": [1, 2, 3], "y": [1, 2]}', "x (3,), y (2,)"),
         ("a.json", '{"x": [1, 2], "y": [[1], [2]]}', "have shape (2, 1), and the model"),
+        ("a.json", '{"x": ' + 200_000 * "[", "nested too deeply"),
+        ("a.json", f'{{"x": {100 * "["}1{100 * "]"}, "y": [1]}}', "nested too deeply"),
+        ("a.json", f'{{"x": {5000 * "9"}, "y": [1]}}', "a number too long"),
+        ("a.json", f'{{"x": [{400 * "9"}], "y": [1]}}', "'x' has values that are not numbers"),
+        ("a.csv", f"x,y\n1,{5000 * '9'}\n", "line 2: 'y' is '999"),
         ("a.csv", "", "a.csv: is empty"),
         ("a.csv", "x,y\n", "has a header and no rows"),
         ("a.csv", "1,2\n3,4\n", "the first line must name the columns"),
@@ -383,6 +394,18 @@ def test_wrong_data_are_reported_in_one_line(
     assert line.startswith("relbo: ")
     assert not calls
     assert not out.exists()
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a" * 5000])
+@pytest.mark.parametrize("option", ["target", "--data", "--out"])
+def test_impossible_paths_are_reported_in_one_line(
+    calls, option, name, model_file, data_file, capsys
+):
+    paths = {"target": f"{model_file}:model", "--data": data_file, "--out": "out"}
+    suffix = {"target": ".py:model", "--data": ".json", "--out": ""}[option]
+    target, *options = (paths | {option: name + suffix}).items()
+    assert name[:1] in refused(capsys, target[1], *(word for pair in options for word in pair))
+    assert not calls
 
 
 def test_missing_data_files_are_refused(calls, model_file, tmp_path, capsys):
@@ -478,6 +501,92 @@ def test_failure_has_exit_code_1(
     assert lines[-1] == last
     # A failure is shown with its traceback, an interruption is not.
     assert (len(lines) == 1) == isinstance(error, KeyboardInterrupt)
+
+
+def test_an_interrupted_model_file_is_reported_in_one_line(tmp_path, capsys):
+    path = tmp_path / "interrupted.py"
+    path.write_text("raise KeyboardInterrupt\n")
+    assert fit(f"{path}:model") == 1
+    assert capsys.readouterr().err == "relbo: fit: interrupted\n"
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_an_interrupted_import_is_reported_in_one_line(is_replaced, capsys, monkeypatch):
+    plain_import = builtins.__import__
+
+    def interrupt(name, *rest):
+        if name != "relbo.commands.fit":
+            return plain_import(name, *rest)
+        if is_replaced:
+            raise RuntimeError("Error calling __set_name__") from KeyboardInterrupt()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(builtins, "__import__", interrupt)
+    assert fit("model.py:model") == 1
+    assert capsys.readouterr().err == "relbo: fit: interrupted\n"
+
+
+# Writing files
+
+
+def test_draws_are_rescued_if_the_directory_is_gone(
+    monkeypatch, calls, model_file, data_file, tmp_path, capsys
+):
+    out, temporary = tmp_path / "out", tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+
+    def infer(*_, **__):
+        shutil.rmtree(out)
+        return a_posterior()
+
+    monkeypatch.setattr(relbo, "infer", infer)
+    assert fit(f"{model_file}:model", "--data", data_file, "--out", out) == 1
+    captured = capsys.readouterr()
+    assert "Log evidence" in captured.out
+    [line] = captured.err.splitlines()
+    [rescued] = temporary.glob("relbo-*/posterior.npz")
+    expected = f"relbo: --out {out}: cannot be written to (No such file or directory); "
+    assert line == f"{expected}the draws are in {rescued}"
+    assert Posterior.load(rescued).num_draws == 80
+
+
+def test_a_full_disk_leaves_the_earlier_results(
+    monkeypatch, calls, model_file, data_file, tmp_path, capsys
+):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "summary.txt").write_text("earlier")
+
+    def write(posterior, path):
+        path.write_text("half of a file")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("relbo.commands.fit._write_netcdf", write)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert fit(f"{model_file}:model", "--data", data_file, "--out", out) == 1
+    assert "(No space left on device); the draws are in" in capsys.readouterr().err
+    assert [(path.name, path.read_text()) for path in out.iterdir()] == [
+        ("summary.txt", "earlier")
+    ]
+    monkeypatch.setattr(Posterior, "save", lambda *_: write(None, tmp_path / "half"))
+    assert fit(f"{model_file}:model", "--data", data_file, "--out", out) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert f"nor could the draws be saved in {tmp_path}" in line
+
+
+def test_a_second_run_into_one_directory_is_refused(
+    calls, model_file, data_file, tmp_path, capsys
+):
+    out = tmp_path / "out"
+    arguments = (f"{model_file}:model", "--data", data_file, "--out", out)
+    with exclusive(out):
+        assert f"in use by another run (process {os.getpid()})" in refused(capsys, *arguments)
+    assert not calls
+    # The lock of a process that was killed does not count.
+    (out / ".lock").write_text("1")
+    assert fit(*arguments) == 0
+    assert {path.name for path in out.iterdir()} == {"posterior.npz", "summary.txt"}
 
 
 # Reading files

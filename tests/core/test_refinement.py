@@ -224,7 +224,9 @@ def test_memory_with_rematerialisation_grows_little_with_the_steps():
     logdensity_fn = lambda z: -jnp.sum(jnp.tanh(z @ matrix) ** 2)
 
     def temporary(num_steps):
-        refinement = plain_refinement(relbo.SGLD(0.1), num_steps=num_steps, remat=True)
+        refinement = plain_refinement(
+            relbo.SGLD(0.1), num_steps=num_steps, execution=relbo.Execution(remat=True)
+        )
         grad = jax.jit(
             jax.grad(
                 lambda loc: relbo.refined_objective(
@@ -245,7 +247,9 @@ def test_memory_with_rematerialisation_grows_little_with_the_steps():
 )
 def test_unrolled_steps_are_the_same_steps(kind, account):
     def objective(step_size, unroll):
-        refinement = plain_refinement(kind(step_size), account, num_steps=3, unroll=unroll)
+        refinement = plain_refinement(
+            kind(step_size), account, num_steps=3, execution=relbo.Execution(unroll=unroll)
+        )
         return relbo.refined_objective(jr.key(0), refinement, BASE, mixture).value
 
     loop, laid_out = (
@@ -259,9 +263,12 @@ def test_unrolled_steps_are_the_same_steps(kind, account):
 
 def test_an_extended_walk_is_not_unrolled():
     refinement = plain_refinement(
-        relbo.SGD(0.1), relbo.GaussianAccount(), num_steps=3, unroll=True
+        relbo.SGD(0.1),
+        relbo.GaussianAccount(),
+        num_steps=3,
+        execution=relbo.Execution(unroll=True),
     )
-    assert not refinement.extended(1_000).unroll
+    assert not refinement.extended(1_000).execution.unroll
 
 
 def test_a_cap_on_the_score_bounds_large_moves_only():
@@ -379,14 +386,16 @@ def test_default_kernel_takes_a_step_size_for_each_coordinate():
 
 
 def test_extended_walk_keeps_learned_values_and_options():
-    refinement = relbo.Refinement(num_steps=2, remat=True, mode="fast")
+    refinement = relbo.Refinement(
+        num_steps=2, execution=relbo.Execution(remat=True), mode="fast"
+    )
     learned = eqx.tree_at(
         lambda r: (r.kernel.damping.raw, r.anneal.logits),
         refinement,
         (jnp.array([0.1, 0.2]), jnp.array([1.0, 0.0])),
     )
     longer = learned.extended(5)
-    assert (longer.num_steps, longer.remat, longer.mode) == (5, True, "fast")
+    assert (longer.num_steps, longer.execution.remat, longer.mode) == (5, True, "fast")
     assert longer.kernel_is_default
     for one, other in zip(jax.tree.leaves(longer), jax.tree.leaves(learned), strict=True):
         np.testing.assert_array_equal(one, other)

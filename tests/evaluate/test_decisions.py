@@ -60,5 +60,5 @@ def test_calibrated_probabilities_have_a_small_error():
 
 
 def test_fewer_than_one_bin_raises_an_error():
-    with pytest.raises(ValueError, match="num_bins: expected at least 1, got 0"):
+    with pytest.raises(ValueError, match="num_bins: expected an integer of 1 or more, got 0"):
         reliability(forecast([0.5, 0.5]), jnp.array([0]), num_bins=0)

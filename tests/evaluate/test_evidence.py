@@ -14,7 +14,8 @@ from relbo import evaluate
 from targets import SCHOOLS, TARGETS, gaussian
 
 DATA = np.asarray(DATA)
-SMALL = {"num_temperatures": 60, "num_draws": 32, "num_leapfrogs": 3}
+SMALL = evaluate.AnnealingSettings(num_temperatures=60, num_chains=32, num_leapfrogs=3)
+WEIGHTS = evaluate.ImportanceSettings()
 # The posterior of the conjugate model is close to N(2.1, 0.22).
 ENCODER = {"slope": jnp.array(0.75), "scale": jnp.array(1.0)}
 
@@ -37,7 +38,8 @@ def positive(data):
 
 
 def test_annealing_needs_nothing_but_the_model():
-    estimate = evaluate.log_evidence(jr.key(0), conjugate, (DATA,), num_temperatures=200)
+    settings = evaluate.AnnealingSettings(num_temperatures=200)
+    estimate = evaluate.log_evidence(jr.key(0), conjugate, (DATA,), settings=settings)
     assert_agrees(estimate, conjugate_evidence())
     assert (estimate.num_draws, estimate.valid_bound) == (64, True)
 
@@ -48,25 +50,23 @@ def test_jacobians_count():
     log_joint = -scales - 3 * np.log(scales * np.sqrt(2 * np.pi))
     log_joint = log_joint - np.square(data).sum() / (2 * scales**2)
     exact = np.log(np.trapezoid(np.exp(log_joint), scales))
-    assert_agrees(evaluate.log_evidence(jr.key(1), positive, (data,), **SMALL), exact)
+    assert_agrees(evaluate.log_evidence(jr.key(1), positive, (data,), settings=SMALL), exact)
 
 
-@pytest.mark.parametrize("method", ["ais", "importance"])
-def test_autoguide(method):
+@pytest.mark.parametrize("settings", [SMALL, evaluate.ImportanceSettings(batch_size=300)])
+def test_autoguide(settings):
     guide, params = normal_guide()
-    options = SMALL if method == "ais" else {"batch_size": 300}
     estimate = evaluate.log_evidence(
-        jr.key(0), conjugate, (DATA,), guide=guide, params=params, method=method, **options
+        jr.key(0), conjugate, (DATA,), guide=guide, params=params, settings=settings
     )
     assert_agrees(estimate, conjugate_evidence(), 0.05)
     assert estimate.valid_bound is True
 
 
-@pytest.mark.parametrize("method", ["ais", "importance"])
-def test_guide_of_ones_own(method):
-    options = SMALL if method == "ais" else {}
+@pytest.mark.parametrize("settings", [SMALL, WEIGHTS])
+def test_guide_of_ones_own(settings):
     estimate = evaluate.log_evidence(
-        jr.key(0), local, (DATA,), guide=encoder, params=ENCODER, method=method, **options
+        jr.key(0), local, (DATA,), guide=encoder, params=ENCODER, settings=settings
     )
     assert_agrees(estimate, local_evidence())
 
@@ -83,7 +83,7 @@ def test_refined_guide_knows_whether_its_weights_are_a_bound(account, valid):
     numpyro.handlers.seed(guide, 0)(DATA)
     params = {"auto_loc": jnp.array([2.0]), "auto_scale": jnp.array([0.25])}
     estimate = evaluate.log_evidence(
-        jr.key(0), conjugate, (DATA,), guide=guide, params=params, method="importance"
+        jr.key(0), conjugate, (DATA,), guide=guide, params=params, settings=WEIGHTS
     )
     assert estimate.valid_bound is valid
     if valid:
@@ -94,18 +94,16 @@ def test_point_is_no_bound_and_no_start():
     guide = AutoDelta(conjugate)
     numpyro.handlers.seed(guide, 0)(DATA)
     given = {"guide": guide, "params": {"mu_auto_loc": jnp.array(2.0)}}
-    estimate = evaluate.log_evidence(
-        jr.key(0), conjugate, (DATA,), method="importance", **given
-    )
+    estimate = evaluate.log_evidence(jr.key(0), conjugate, (DATA,), settings=WEIGHTS, **given)
     assert estimate.valid_bound is False
     with pytest.raises(ValueError, match="has no density"):
-        evaluate.log_evidence(jr.key(0), conjugate, (DATA,), **given, **SMALL)
+        evaluate.log_evidence(jr.key(0), conjugate, (DATA,), **given, settings=SMALL)
 
 
 @pytest.mark.slow
 def test_plain_log_density():
     model = relbo.model_from_logdensity(gaussian, jnp.zeros(2))
-    estimate = evaluate.log_evidence(jr.key(0), model, **SMALL)
+    estimate = evaluate.log_evidence(jr.key(0), model, settings=SMALL)
     assert_agrees(estimate, TARGETS["gaussian"].log_evidence)
 
 
@@ -120,7 +118,9 @@ def test_other_data_of_the_same_shape_compile_nothing():
     values, counts = [], []
     for shift in (0.0, 5.0):
         data = DATA + np.float32(shift)
-        estimate = evaluate.log_evidence(jr.key(0), counted, (data,), {"scale": 3.0}, **SMALL)
+        estimate = evaluate.log_evidence(
+            jr.key(0), counted, (data,), {"scale": 3.0}, settings=SMALL
+        )
         values.append(estimate.value)
         counts.append(len(runs))
     # A second call reads the model once, and traces nothing.
@@ -134,7 +134,7 @@ def test_program_that_looks_at_its_data_gets_them():
         mu = numpyro.sample("mu", dist.Normal(0.0, scale))
         numpyro.sample("x", dist.Normal(mu, 1.0).expand([20]).to_event(1), obs=data)
 
-    estimate = evaluate.log_evidence(jr.key(0), branching, (DATA,), **SMALL)
+    estimate = evaluate.log_evidence(jr.key(0), branching, (DATA,), settings=SMALL)
     assert_agrees(estimate, conjugate_evidence(), 0.4)
 
 
@@ -144,8 +144,7 @@ def test_simulated_data_are_enclosed():
         conjugate,
         (DATA,),
         num_simulations=6,
-        num_temperatures=400,
-        num_chains=16,
+        settings=evaluate.AnnealingSettings(400, 16),
         batch_size=6,
     )
     assert abs(check.gap.value) < 0.1 + 4 * check.gap.stderr
@@ -181,13 +180,13 @@ def test_what_has_no_evidence_is_refused():
 
 
 def test_bad_arguments_are_named():
-    with pytest.raises(ValueError, match='method: expected "ais" or "importance"'):
-        evaluate.log_evidence(jr.key(0), conjugate, (DATA,), method="bridge")
     with pytest.raises(ValueError, match=r"guide: .* got none"):
-        evaluate.log_evidence(jr.key(0), conjugate, (DATA,), method="importance")
+        evaluate.log_evidence(jr.key(0), conjugate, (DATA,), settings=WEIGHTS)
+    with pytest.raises(ValueError, match="num_draws: expected an integer of 2 or more"):
+        evaluate.ImportanceSettings(num_draws=1)
     with pytest.raises(ValueError, match="has not seen its model yet"):
         evaluate.log_evidence(
-            jr.key(0), conjugate, (DATA,), guide=relbo.AutoRefined(conjugate), **SMALL
+            jr.key(0), conjugate, (DATA,), guide=relbo.AutoRefined(conjugate), settings=SMALL
         )
 
 
@@ -202,6 +201,9 @@ def schools(effects, errors):
 @pytest.mark.slow
 def test_eight_schools():
     estimate = evaluate.log_evidence(
-        jr.key(0), schools, tuple(np.array(x) for x in SCHOOLS), num_draws=512
+        jr.key(0),
+        schools,
+        tuple(np.array(x) for x in SCHOOLS),
+        settings=evaluate.AnnealingSettings(num_chains=512),
     )
     assert_agrees(estimate, TARGETS["eight-schools"].log_evidence, 0.02)

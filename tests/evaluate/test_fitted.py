@@ -1,12 +1,14 @@
 """Fitted importance sampling on probabilistic PCA, which has a known marginal likelihood."""
 
 from dataclasses import replace
+from functools import partial
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 from jax.scipy.stats import norm
 from scipy import stats
@@ -66,8 +68,9 @@ def test_estimates_agree_with_the_marginal(spread):
 @pytest.mark.slow
 def test_estimates_agree_with_annealing():
     ours = estimate(posterior_draws())
+    settings = evaluate.AnnealingSettings(200, 16)
     annealed = evaluate.annealed_pointwise(
-        jr.key(0), MODEL, DATA, PRIOR, num_temperatures=200, batch_size=4
+        jr.key(0), MODEL, DATA, PRIOR, settings=settings, batch_size=4
     )
     error = np.hypot(ours.stderrs, annealed.stderrs)
     assert np.all(np.abs(ours.values - annealed.values) < 5 * error)
@@ -78,9 +81,9 @@ def test_weights_of_a_bad_proposal_average_to_the_evidence():
     """With collapsed draws, no rounds and two components."""
     proposal = replace(PROPOSAL, min_scale=0.3, defensive_weight=0.3)
     draws = jnp.array([[0.5, 0.1], [-0.5, 0.4], [0.5, 0.1], [-0.5, 0.4]])
-    logdensity_fn = lambda z: jnp.sum(norm.logpdf(z, 0.3, 0.7)) - 2.0
+    logdensity_fn = lambda z, _: jnp.sum(norm.logpdf(z, 0.3, 0.7)) - 2.0
     weigh = jax.jit(
-        lambda k: fitted.weigh_point(k, logdensity_fn, draws, PRIOR, 20_000, proposal)
+        lambda k: fitted.weigh_point(logdensity_fn, PRIOR, 20_000, proposal, k, None, draws)
     )
     found = evaluate.importance_estimate(weigh(jr.key(0)))
     assert abs(found.value + 2.0) < 4 * found.stderr
@@ -114,11 +117,15 @@ def test_moments_are_weighted_by_shares():
 
 
 def test_densities_of_the_components_agree_with_scipy():
-    noise = jnp.array([0.3, -1.2])
-    student = stats.multivariate_t(loc=[0, 0], shape=np.eye(2), df=7).logpdf(noise)
-    assert fitted.log_standard_student(noise, 7) == pytest.approx(student, rel=1e-5)
-    normal = stats.multivariate_normal(cov=np.eye(2)).logpdf(noise)
-    assert fitted.log_standard_normal(noise) == pytest.approx(normal, rel=1e-5)
+    position, shares = jnp.array([0.3, -1.2]), jnp.array([0.4, 0.6])
+    locs = jnp.array([[0.0, 0.0], [1.0, -1.0]])
+    trils = jnp.array([[[1.0, 0.0], [0.0, 1.0]], [[0.5, 0.0], [-0.3, 2.0]]])
+    mixture = fitted.StudentMixture(jnp.log(shares), locs, trils)
+    student = partial(dist.MultivariateStudentT, 7)
+    found = fitted.component_log_probs(position, mixture, student)
+    for i in range(2):
+        exact = stats.multivariate_t(locs[i], trils[i] @ trils[i].T, df=7).logpdf(position)
+        assert found[i] == pytest.approx(exact + np.log(shares[i]), rel=1e-5)
 
 
 def test_tempering_keeps_a_minimal_effective_sample_size():

@@ -8,7 +8,7 @@ import pytest
 
 import relbo
 from relbo import evaluate
-from relbo.evaluate.importance import map_batched
+from relbo.evaluate.batches import map_batched
 from targets import TARGETS
 
 GAUSSIAN = TARGETS["gaussian"]

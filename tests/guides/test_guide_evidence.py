@@ -89,6 +89,7 @@ def test_elbo_is_between_that_of_the_base_and_the_evidence(name, sampler, base_e
     assert mean > base - 4 * np.hypot(error, base_error)
 
 
+@pytest.mark.slow
 def test_steps_close_the_gap_of_a_poor_base(base_elbos):
     mean, error = trained("linear", relbo.Refinement(num_steps=4))
     base, base_error = base_elbos("linear")

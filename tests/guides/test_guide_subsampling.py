@@ -74,7 +74,8 @@ def test_local_latent_values(batch_size):
     assert jnp.mean(jnp.std(draws, 0)) == pytest.approx(0.894, rel=0.15)
 
 
-@pytest.mark.parametrize("batch_size", [pytest.param(None, marks=pytest.mark.slow), 5])
+@pytest.mark.slow
+@pytest.mark.parametrize("batch_size", [None, 5])
 def test_refined_encoder_is_near_the_evidence(batch_size):
     guide = relbo.refine(encoder, local, num_steps=2)
     params = fit(local, guide, DATA, batch_size, num_iterations=300)

@@ -68,6 +68,19 @@ def test_data_and_predictions_come_from_the_model(problem):
     assert problem.predict(jax.random.key(0), draws)["y"].shape == (4, 3)
 
 
+def test_factors_in_plates_are_not_data():
+    def model(y):
+        x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+        with numpyro.plate("rows", 3):
+            numpyro.factor("penalty", -(x**2))
+            numpyro.sample("y", dist.Normal(x, 1.0), obs=y)
+
+    problem = read(model, (jnp.ones(3),))
+    assert list(problem.observed()) == ["y"]
+    assert list(problem.log_likelihood({"x": jnp.zeros(4)})) == ["y"]
+    assert list(problem.predict(jax.random.key(0), {"x": jnp.zeros(4)})) == ["y"]
+
+
 def test_other_data_of_the_same_shapes_reuse_a_compiled_function(x64):
     evaluate = jax.jit(lambda problem, z: problem.logdensity(z))
     values = [float(evaluate(read(regression, (X, Y + k)), jnp.zeros(3))) for k in (0, 1)]

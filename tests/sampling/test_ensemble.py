@@ -8,7 +8,6 @@ import numpyro.distributions as dist
 import pytest
 from numpyro.distributions import constraints
 
-from relbo.gaussian import WhiteningNormal
 from relbo.problem import read
 from relbo.sampling import hamiltonian as ensemble
 from relbo.sampling.ensemble import METHODS, Ensemble
@@ -36,6 +35,10 @@ def chains():
         yield Ensemble(np.random.default_rng(0), problem, CHAINS)
 
 
+def whitening(ensemble, loc, factor):
+    return ensemble.normal._replace(loc=loc, factor=factor)
+
+
 def by_hand(problem, normal):
     def white_logdensity(white):
         return problem.logdensity(jnp.asarray(normal.loc) + jnp.asarray(normal.factor) @ white)
@@ -45,7 +48,7 @@ def by_hand(problem, normal):
 
 def test_an_evaluation_is_the_log_density_and_its_gradient(chains, x64):
     rng = np.random.default_rng(1)
-    normal = WhiteningNormal(rng.normal(size=3), np.eye(3) + 0.3 * rng.normal(size=(3, 3)))
+    normal = whitening(chains, rng.normal(size=3), np.eye(3) + 0.3 * rng.normal(size=(3, 3)))
     white = rng.normal(size=(2 * CHAINS, 3))
     found = chains._evaluate(normal, white)
     by_hands = jax.jit(jax.vmap(jax.value_and_grad(by_hand(chains.problem, normal))))
@@ -57,7 +60,7 @@ def test_an_evaluation_is_the_log_density_and_its_gradient(chains, x64):
 def test_a_trajectory_is_that_of_blackjax_and_metropolis_decides(chains, x64):
     blackjax = pytest.importorskip("blackjax")
     rng = np.random.default_rng(2)
-    normal = WhiteningNormal(np.array([1.0, -1.0, -0.7]), 0.2 * np.eye(3))
+    normal = whitening(chains, np.array([1.0, -1.0, -0.7]), 0.2 * np.eye(3))
     chains.normal, chains._log_step = normal, np.log(0.3)
     start = rng.normal(size=(CHAINS, 3))
     chains._begin(start)
@@ -98,7 +101,7 @@ def test_chains_that_start_in_the_posterior_stay_in_it(method):
     problem = read(model, ())
     rng = np.random.default_rng(3)
     runs = Ensemble(rng, problem, 2000, method=method)
-    runs.normal = WhiteningNormal(np.array([1.0, 0.5]), np.diag([0.6, 1.3]))
+    runs.normal = whitening(runs, np.array([1.0, 0.5]), np.diag([0.6, 1.3]))
     runs._log_step = np.log(1.1)
     x, y = rng.gamma(3.0, 1.0, 2000), rng.gumbel(0.0, 1.0, 2000)
     runs._begin(runs.normal.pull(np.stack([np.log(x), y], 1)))
@@ -115,7 +118,8 @@ def test_chains_that_start_in_the_posterior_stay_in_it(method):
 
 def test_noise_is_never_used_twice(chains, x64):
     """The momentum of the trajectory that a chunk leaves under way is a new one."""
-    chains.normal, chains._log_step = WhiteningNormal(np.zeros(3), 0.1 * np.eye(3)), np.log(0.1)
+    chains.normal = whitening(chains, np.zeros(3), 0.1 * np.eye(3))
+    chains._log_step = np.log(0.1)
     chains._begin(np.zeros((CHAINS, 3)))
     chains._advance(ensemble.CHUNK)
     assert chains._noise().momentum.shape[0] == ensemble.CHUNK + 1

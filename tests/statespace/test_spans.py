@@ -7,6 +7,7 @@ import pytest
 from test_kalman import random_parts, random_series
 
 from relbo.statespace import LinearGaussian
+from relbo.statespace import kalman as _kalman
 from relbo.statespace import spans as _spans
 
 
@@ -72,10 +73,20 @@ def test_both_modes_of_differentiation_and_second_derivatives_agree(x64):
 def test_the_length_of_a_span_does_not_change_the_value(x64, monkeypatch):
     model, series = LinearGaussian(**random_parts(1)), random_series(1)
     usual = float(model.log_likelihood(series))
-    monkeypatch.setattr(_spans, "NUMBERS_PER_SPAN", {"float64": 4})
-    jax.clear_caches()
-    np.testing.assert_allclose(model.log_likelihood(series), usual, rtol=1e-10)
-    jax.clear_caches()
+    sizes = []
+
+    def noted(parts, series):
+        cut = _spans.cut_into_spans(parts, series)
+        sizes.append(cut[1].values.shape[1])
+        return cut
+
+    monkeypatch.setattr(_kalman, "cut_into_spans", noted)
+    for number in (4, 16):
+        monkeypatch.setattr(_spans, "NUMBERS_PER_SPAN", {"float64": number})
+        # Of this program only: other tests use the others again.
+        _kalman.log_likelihood.clear_cache()
+        np.testing.assert_allclose(model.log_likelihood(series), usual, rtol=1e-10)
+    assert sizes[0] < sizes[1]
 
 
 @pytest.mark.parametrize("length", [1, 17])

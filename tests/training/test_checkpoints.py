@@ -64,7 +64,10 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow) if n == "function" else n for n in VARIANTS],
+)
 def test_a_stopped_run_ends_as_if_it_had_not_been(name, tmp_path):
     options = {"num_iterations": 250, "stopping": UNTIL_THE_END, **VARIANTS[name]}
     whole = fit(**options)

@@ -1,5 +1,6 @@
 """Training reaches what is known in closed form, and says so if it does not."""
 
+import contextlib
 import time
 
 import jax
@@ -30,15 +31,16 @@ from numpyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
 
 import relbo
 from relbo import Starts, Stopping
-from relbo.problem.call import checked_call
 from relbo.training import Result
-from relbo.training._fit import _default_guide
-from relbo.training.data import first_order, laid_out, next_rows
+from relbo.training.data import Call, RowStream, laid_out
+from relbo.training.program import default_guide
 from relbo.training.stopping import SeedProgress, StoppingRule
 
 
 @pytest.mark.parametrize(
-    "guide", [PLAIN, REFINED, own_guide], ids=["plain", "refined", "function"]
+    "guide",
+    [pytest.param(PLAIN, marks=pytest.mark.slow), REFINED, own_guide],
+    ids=["plain", "refined", "function"],
 )
 def test_reaches_the_evidence_and_the_posterior(guide):
     trained = fit(guide, num_iterations=6000, stopping=Stopping(patience=200))
@@ -65,10 +67,10 @@ def large():
 
 
 def test_default_guide_learns_correlations_up_to_200_dimensions():
-    guide = _default_guide(model, checked_call((Y,), None))
+    guide = default_guide(model, Call((Y,), {}))
     assert isinstance(guide, relbo.AutoRefined)
     assert isinstance(guide.base, AutoMultivariateNormal)
-    guide = _default_guide(large, checked_call((), None))
+    guide = default_guide(large, Call((), {}))
     assert not isinstance(guide.base, AutoMultivariateNormal)
 
 
@@ -99,17 +101,16 @@ def test_minibatches():
 
 
 def test_an_epoch_contains_every_row_once():
-    layout, _ = laid_out(checked_call((np.arange(9.0), np.zeros(3)), {}), 4)
-    assert layout.is_cut == (True, False)
-    order = first_order(jr.key(0), layout)
-
-    def turn(order, iteration):
-        return next_rows(order, layout, iteration)
-
-    _, rows = jax.lax.scan(turn, order, jnp.arange(6))
-    epochs = [np.concatenate(rows[i : i + 2]) for i in (0, 2, 4)]
-    assert all(len(set(seen)) == 8 for seen in epochs)
-    assert len({tuple(seen) for seen in epochs}) == 3
+    data = laid_out(Call((np.arange(9.0), np.zeros(3)), {}), 4)
+    assert data.layout.is_cut == (True, False)
+    with contextlib.closing(RowStream(data, jr.split(jr.key(0), 2), None)) as stream:
+        rows = stream.rows(0)
+        (sent,) = stream.chunk(0, 100)
+    np.testing.assert_array_equal(sent, rows)
+    for seed in range(2):
+        epochs = [np.concatenate(rows[seed, i : i + 2]) for i in (0, 2, 4)]
+        assert all(len(set(seen)) == 8 for seen in epochs)
+        assert len({tuple(seen) for seen in epochs}) == 3
 
 
 def test_a_model_may_use_the_values_of_its_arguments():

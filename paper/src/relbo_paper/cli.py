@@ -212,7 +212,7 @@ def _run_all(arguments: argparse.Namespace, command: str) -> int:
 
 def _run_together(name: str, directory: Path, options: Options) -> int:
     """Runs an experiment as one of several processes."""
-    from relbo.distributed import leave, quiet_unless_first
+    from relbo_paper.harness.processes import leave, quiet_unless_first
 
     with quiet_unless_first(directory) as place:
         code = _run(name, place, options)

@@ -79,6 +79,7 @@ def test_rounds_correct_a_wrong_encoder(linear):
     assert errors[1] < 0.15 < errors[0]
 
 
+@pytest.mark.slow
 def test_longer_codes_need_more_draws_per_round():
     vae, _, params, images, exact = linear_model(30, 20)
     errors = []

@@ -69,7 +69,7 @@ def test_optimisation_writes_every_cost_of_every_t(tmp_path):
 @pytest.mark.parametrize("experiment", [hmm, dlm], ids=["hmm", "dlm"])
 def test_gradient_is_finite_at_every_start(experiment):
     problem = experiment.problem()
-    starts = jax.vmap(problem.draw_start)(jr.split(jr.key(0), 4))
+    starts = jax.jit(jax.vmap(problem.draw_start))(jr.split(jr.key(0), 4))
     slopes = jax.jit(jax.vmap(jax.grad(problem.logdensity_fn)))(starts)
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(slopes))
 

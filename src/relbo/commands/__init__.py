@@ -3,3 +3,7 @@
 
 class InputError(Exception):
     """An error in the user's files or arguments, described in one line."""
+
+
+class OutputError(Exception):
+    """A failure to write the results, described in one line."""

@@ -5,8 +5,9 @@ import difflib
 import inspect
 import json
 import math
+import os
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ def read_data(path: Path) -> Values:
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
         raise InputError(f"{path}: expected a .json, .npz or .csv file")
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise InputError(f"{path}: no such file")
     try:
         values = reader(path)
@@ -32,7 +33,7 @@ def read_data(path: Path) -> Values:
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
     for name, value in values.items():
-        _refuse_missing(path, name, value)
+        _refuse_nan(path, name, value)
     return values
 
 
@@ -47,21 +48,27 @@ def match_arguments(model: Callable[..., Any], values: Mapping[str, Any], source
     Raises:
         InputError: if an argument is missing or unknown.
     """
-    parameters = list(inspect.signature(model).parameters.values())
+    parameters = inspect.signature(model).parameters.values()
     takes = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    needs = [p.name for p in parameters if p.name in takes and p.default is p.empty]
     nameless = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY]
     if nameless:
         raise InputError(f"the model takes {_listed(nameless)} by position only: name it")
-    missing = [name for name in needs if name not in values]
+    missing = [
+        p.name
+        for p in parameters
+        if p.name in takes and p.default is p.empty and p.name not in values
+    ]
     if missing:
-        has = f"it has {_listed(list(values))}" if values else "it has nothing"
-        raise InputError(f"{source}: no {_listed(missing)}, which the model requires; {has}")
+        raise InputError(
+            f"{source}: no {_listed(missing)}, which the model requires; it has "
+            f"{_listed(values)}"
+        )
     unknown = [name for name in values if name not in takes]
     if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        close = difflib.get_close_matches(unknown[0], takes, n=1)
         raise InputError(
-            f"{source}: the model does not take {_listed(unknown)}; it takes "
-            f"{_listed(takes) or 'nothing'}{_guess(unknown[0], takes)}"
+            f"{source}: the model does not take {_listed(unknown)}; it takes {_listed(takes)}"
+            + (f" (did you mean '{close[0]}'?)" if close else "")
         )
 
 
@@ -70,20 +77,18 @@ def describe_shapes(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {np.shape(value)}" for name, value in values.items())
 
 
-def _listed(names: list[str]) -> str:
-    return ", ".join(f"'{name}'" for name in names)
-
-
-def _guess(name: str, names: list[str]) -> str:
-    close = difflib.get_close_matches(name, names, n=1)
-    return f" (did you mean '{close[0]}'?)" if close else ""
+def _listed(names: Collection[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names) or "nothing"
 
 
 def _read_json(path: Path) -> Values:
+    text = path.read_text(encoding="utf-8-sig")
     try:
-        content = json.loads(path.read_text(encoding="utf-8-sig"))
+        content = json.loads(text)
     except json.JSONDecodeError as error:
         raise InputError(f"{path}, line {error.lineno}: not JSON ({error.msg})") from error
+    except (RecursionError, ValueError) as error:
+        raise InputError(f"{path}: nested too deeply or a number too long ({error})") from error
     if not isinstance(content, dict):
         raise InputError(
             f'{path}: expected a JSON object such as {{"y": [1.5, 2.0]}}, '
@@ -97,17 +102,15 @@ def _from_json(path: Path, name: str, value: Any) -> Any:
         return value
     if isinstance(value, dict):
         raise InputError(f"{path}: '{name}' is an object; expected a number or a list")
-    if value is None or _holds_null(value):
-        raise InputError(f"{path}: '{name}' has a null in it; leave missing values out")
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise InputError(f"{path}: the lists in '{name}' have different lengths") from error
+        raise InputError(
+            f"{path}: the lists in '{name}' have different lengths or are nested too deeply"
+        ) from error
+    if array.dtype == object and None in array.ravel().tolist():
+        raise InputError(f"{path}: '{name}' has a null in it; leave missing values out")
     return _numbers(path, name, array)
-
-
-def _holds_null(value: Any) -> bool:
-    return value is None or (isinstance(value, list) and any(map(_holds_null, value)))
 
 
 def _read_npz(path: Path) -> Values:
@@ -124,7 +127,7 @@ def _read_npz(path: Path) -> Values:
 
 def _numbers(path: Path, name: str, array: np.ndarray) -> Any:
     if array.dtype.kind not in "biuf":
-        raise InputError(f"{path}: '{name}' has values that are not numbers")
+        raise InputError(f"{path}: '{name}' has values that are not numbers of 64 bits")
     return array.item() if array.ndim == 0 else array
 
 
@@ -133,28 +136,27 @@ def _read_csv(path: Path) -> Values:
         reader = csv.reader(file, strict=True)
         try:
             # Keeps line numbers for messages; a cell may span several lines.
-            rows = [(reader.line_num, row) for row in reader if any(map(str.strip, row))]
+            rows = [
+                (reader.line_num, [cell.strip() for cell in row])
+                for row in reader
+                if any(map(str.strip, row))
+            ]
         except csv.Error as error:
             raise InputError(f"{path}, line {reader.line_num}: not csv ({error})") from error
     if not rows:
         raise InputError(f"{path}: is empty")
-    names = _header(path, rows[0][1])
-    if len(rows) == 1:
+    (_, names), *rows = rows
+    _check_header(path, names)
+    if not rows:
         raise InputError(f"{path}: has a header and no rows")
-    for line, row in rows[1:]:
-        if len(row) != len(names):
-            raise InputError(
-                f"{path}, line {line}: {len(row)} values under {len(names)} column names"
-            )
-    return {
-        name: _column(path, name, [(line, row[k].strip()) for line, row in rows[1:]])
-        for k, name in enumerate(names)
-    }
+    for line, cells in rows:
+        _check_row(f"{path}, line {line}", names, cells)
+    columns = zip(*(cells for _, cells in rows), strict=True)
+    return {name: _column(cells) for name, cells in zip(names, columns, strict=True)}
 
 
-def _header(path: Path, cells: list[str]) -> list[str]:
-    names = [cell.strip() for cell in cells]
-    if all(_number(name) is not None for name in names):
+def _check_header(path: Path, names: list[str]) -> None:
+    if all(map(_is_number, names)):
         raise InputError(f"{path}: the first line must name the columns")
     if len(names) == 1 and (";" in names[0] or "\t" in names[0]):
         raise InputError(f"{path}: the columns must be separated by commas")
@@ -162,37 +164,37 @@ def _header(path: Path, cells: list[str]) -> list[str]:
     if "" in names or repeated:
         problem = f"'{repeated.pop()}' occurs twice" if repeated - {""} else "one has no name"
         raise InputError(f"{path}: every column needs a unique name ({problem})")
-    return names
 
 
-def _column(path: Path, name: str, cells: list[tuple[int, str]]) -> np.ndarray:
+def _check_row(place: str, names: list[str], cells: list[str]) -> None:
+    if len(cells) != len(names):
+        raise InputError(f"{place}: {len(cells)} values under {len(names)} column names")
+    for name, cell in zip(names, cells, strict=True):
+        if cell.upper() in ("", "NA"):
+            raise InputError(f"{place}: '{name}' is missing; leave out incomplete rows")
+        if not _is_number(cell):
+            raise InputError(
+                f"{place}: '{name}' is {cell[:40]!r}, which is not a number or too large"
+            )
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        # A word such as inf means infinity; digits that overflow do not.
+        return math.isfinite(float(cell)) or cell[-1].isalpha()
+    except ValueError:
+        return False
+
+
+def _column(cells: Collection[str]) -> np.ndarray:
     """Returns integers if all cells are integers, so that they can be indices."""
-    values = []
-    for line, cell in cells:
-        number = _number(cell)
-        if cell == "" or (number is None and cell.upper() == "NA"):
-            raise InputError(
-                f"{path}, line {line}: '{name}' is missing; leave out incomplete rows"
-            )
-        if number is None:
-            raise InputError(
-                f"{path}, line {line}: '{name}' is {cell!r}, which is not a number"
-            )
-        values.append(number)
-    are_whole = all(isinstance(v, int) and abs(v) < 2**63 for v in values)
-    return np.asarray(values, int if are_whole else float)
+    try:
+        return np.array([int(cell) for cell in cells], np.int64)
+    except (ValueError, OverflowError):
+        return np.array([float(cell) for cell in cells])
 
 
-def _number(cell: str) -> int | float | None:
-    for kind in (int, float):
-        try:
-            return kind(cell)
-        except ValueError:
-            continue
-    return None
-
-
-def _refuse_missing(path: Path, name: str, value: Any) -> None:
+def _refuse_nan(path: Path, name: str, value: Any) -> None:
     if isinstance(value, float) and math.isnan(value):
         raise InputError(f"{path}: '{name}' is NaN")
     if isinstance(value, np.ndarray) and value.dtype.kind == "f" and np.isnan(value).any():

@@ -3,70 +3,57 @@
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.metadata import version
-from typing import NamedTuple
 
 _PACKAGES = ("relbo", "jax", "jaxlib", "equinox", "optax", "numpyro", "numpy")
-
-
-class Finding(NamedTuple):
-    """The result of one check."""
-
-    name: str
-    text: str
-    advice: str = ""
-    """What to do about a failure; empty if the check passed."""
+_REINSTALL = "Install again in an empty environment: python -m venv; pip install relbo."
+_ADVICE = {
+    "devices": "JAX finds no device: set JAX_PLATFORMS=cpu, or install JAX for the "
+    "accelerator.",
+    "compiled": "The compiled result is wrong: run pip check, compare the versions above, and "
+    "set JAX_PLATFORMS=cpu to see whether the accelerator is the cause.",
+}
 
 
 def run_doctor() -> bool:
-    """Prints every finding and returns whether all checks passed."""
+    """Prints the result of every check and returns whether all checks passed."""
     passed = True
-    for check in (_versions, _machine, _devices, _precision, _compiled_run):
-        for finding in _guarded(check):
-            passed = passed and not finding.advice
-            print(f"{'fails' if finding.advice else 'ok':<6}{finding.name:<14}{finding.text}")
-            if finding.advice:
-                print(f"{'':<20}{finding.advice}")
+    for name, describe in _CHECKS.items():
+        try:
+            print(f"ok    {name:<14}{describe()}")
+        except Exception as error:
+            passed = False
+            lines = str(error).strip().splitlines() or [""]
+            print(f"fails {name:<14}{type(error).__name__}: {lines[0]}")
+            print(f"{'':<20}{_ADVICE.get(name, _REINSTALL)}")
     print("Everything works." if passed else "A check failed: see above.")
     return passed
 
 
-def _guarded(check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
-    """Turns an exception of a check into a finding, so that the other checks still run."""
-    try:
-        yield from check()
-    except Exception as error:
-        name = check.__name__.strip("_").replace("_", " ")
-        lines = str(error).strip().splitlines() or [""]
-        yield Finding(name, f"{type(error).__name__}: {lines[0]}", _ADVICE[check])
+def _versions() -> str:
+    return ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
 
 
-def _versions() -> Iterator[Finding]:
-    yield Finding("versions", ", ".join(f"{name} {version(name)}" for name in _PACKAGES))
-    yield Finding("python", platform.python_version())
-
-
-def _machine() -> Iterator[Finding]:
+def _machine() -> str:
     system = f"{platform.system()} {platform.release()} {platform.machine()}"
-    yield Finding("machine", f"{system}, {os.cpu_count()} cores")
+    return f"{system}, {os.cpu_count()} cores"
 
 
-def _devices() -> Iterator[Finding]:
+def _devices() -> str:
     import jax
 
-    kinds = [f"{device.platform}:{device.id} {device.device_kind}" for device in jax.devices()]
-    yield Finding("devices", ", ".join(kinds))
+    return ", ".join(f"{d.platform}:{d.id} {d.device_kind}" for d in jax.devices())
 
 
-def _precision() -> Iterator[Finding]:
+def _precision() -> str:
     import jax
 
     state = "on" if jax.config.read("jax_enable_x64") else "off"
-    yield Finding("x64", f"{state} by default (`relbo fit` turns it on)")
+    return f"{state} by default (`relbo fit` turns it on)"
 
 
-def _compiled_run() -> Iterator[Finding]:
+def _compiled_run() -> str:
     """Anneals between two normalised densities, so that the exact log evidence is 0."""
     import equinox as eqx
     import jax
@@ -84,8 +71,7 @@ def _compiled_run() -> Iterator[Finding]:
     def log_evidence(key: jax.Array) -> jax.Array:
         base = relbo.DiagonalNormal(jnp.zeros(2))
         refined = refinement(key, base, logdensity_fn, num_draws=4096)
-        log_weights = jax.vmap(logdensity_fn)(refined.position) - refined.log_q
-        return jax.nn.logsumexp(log_weights) - jnp.log(log_weights.size)
+        return relbo.log_mean_exp(jax.vmap(logdensity_fn)(refined.position) - refined.log_q)
 
     begin = time.perf_counter()
     found = float(log_evidence(jr.key(0)))
@@ -93,20 +79,20 @@ def _compiled_run() -> Iterator[Finding]:
     log_evidence(jr.key(1)).block_until_ready()
     again = time.perf_counter() - compiled
     # About five standard errors; False for NaN.
-    is_right = abs(found) < 0.15
-    text = (
+    if not abs(found) < 0.15:
+        raise ArithmeticError(f"log Z {found:.3f} (exact: 0)")
+    return (
         f"8 steps, 4096 draws: log Z {found:.3f} (exact: 0), "
         f"{compiled - begin:.1f} s with compilation, {1e3 * again:.0f} ms after"
     )
-    yield Finding("compiled", text, "" if is_right else _ADVICE[_compiled_run])
 
 
-_REINSTALL = "Install again in an empty environment: python -m venv; pip install relbo."
-_ADVICE: dict[Callable[[], Iterator[Finding]], str] = {
-    _versions: _REINSTALL,
-    _machine: _REINSTALL,
-    _devices: "JAX finds no device: set JAX_PLATFORMS=cpu, or install JAX for the accelerator.",
-    _precision: _REINSTALL,
-    _compiled_run: "The compiled result is wrong: run pip check, compare the versions above, "
-    "and set JAX_PLATFORMS=cpu to see whether the accelerator is the cause.",
+# Each check describes what it found, or raises an exception.
+_CHECKS: dict[str, Callable[[], str]] = {
+    "versions": _versions,
+    "python": platform.python_version,
+    "machine": _machine,
+    "devices": _devices,
+    "x64": _precision,
+    "compiled": _compiled_run,
 }

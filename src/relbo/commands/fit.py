@@ -16,6 +16,7 @@ from relbo.commands import InputError
 from relbo.commands.data_file import describe_shapes, match_arguments, read_data
 from relbo.commands.fit_figures import draw_figures
 from relbo.commands.model_file import first_line, load_model, location
+from relbo.commands.output import exclusive, rescued, written_at_once
 from relbo.commands.trial import ModelTrial, try_model
 from relbo.sampling import Posterior, Summary
 
@@ -35,13 +36,17 @@ class FitRequest(NamedTuple):
     target: str
     """FILE.py:MODEL."""
     data: Path | None
-    out: Path
-    kernel: str | None = None
-    refine_steps: int | None = None
-    train_steps: int | None = None
-    num_draws: int = 4000
-    seed: int = 0
-    x64: bool = True
+    out: Path | None
+    kernel: str | None
+    refine_steps: int | None
+    train_steps: int | None
+    num_draws: int
+    seed: int
+    x64: bool
+
+    @property
+    def file(self) -> Path:
+        return Path(self.target.rpartition(":")[0])
 
     @property
     def wants_guide(self) -> bool:
@@ -62,86 +67,62 @@ def run_fit(request: FitRequest) -> None:
 
     Raises:
         InputError: if the model, the data or the directory is wrong.
+        OutputError: if the results cannot be written.
     """
     # For this run only: the precision of a calling process does not change.
     with jax.enable_x64(request.x64):
         problem = _read(request)
-        directory = _writable(request.out)
-        start = time.perf_counter()
-        posterior = _infer(request, problem)
-        seconds = time.perf_counter() - start
-        _report(posterior, problem.trial, seconds, directory)
-    # The summary has been printed by now: the other files take a few seconds.
-    _write_netcdf(posterior, directory / "posterior.nc")
-    figures = draw_figures(posterior, directory)
-    print(f"posterior: {directory / 'posterior.nc'} (for ArviZ), .npz (for relbo)")
-    print(f"summary:   {directory / 'summary.txt'}")
-    for figure in figures:
-        print(f"figure:    {figure} (and .svg)")
+        directory = request.out or Path("relbo-out") / request.file.stem
+        with exclusive(directory):
+            start = time.perf_counter()
+            posterior = _infer(request, problem)
+            seconds = time.perf_counter() - start
+            num_chains = len(posterior.sample_stats["lp"])
+            table, verdict = posterior.summary(), _verdict(posterior, problem.trial)
+            print(f"{posterior.num_draws} draws from {num_chains} chains in {seconds:.1f} s\n")
+            print(f"{_first_rows(table)}\n\n{verdict}", flush=True)
+            with rescued(posterior, directory):
+                _write(posterior, f"{table}\n\n{verdict}", directory)
 
 
 def _read(request: FitRequest) -> _ModelWithData:
     model = load_model(request.target)
-    path = Path(request.target.rpartition(":")[0])
+    path = request.file
     read = {} if request.data is None else read_data(request.data)
     match_arguments(model, read, "no --data" if request.data is None else str(request.data))
     data = {n: jnp.asarray(v) if isinstance(v, np.ndarray) else v for n, v in read.items()}
+    described = f"the data: {describe_shapes(data)}" if data else "without data"
     try:
         trial = try_model(model, data)
     except InputError as error:
-        raise InputError(f"{path}: {error} ({_described(data)})") from error
+        raise InputError(f"{path}: {error} ({described})") from error
     except Exception as error:
-        raise InputError(
-            f"{location(error, path)}: {first_line(error)} ({_described(data)})"
-        ) from error
+        place = location(error, path)
+        raise InputError(f"{place}: {first_line(error)} ({described})") from error
     if trial.parameters and not request.wants_guide:
         raise InputError(
             f"{path}: the parameters {trial.parameters} have no prior: give --train-steps to "
             "train them, or write them as sample statements"
         )
-    if trial.discrete:
-        model = _collapsed(model, path)
-    return _ModelWithData(model, data, trial)
-
-
-def _described(data: dict[str, Any]) -> str:
-    return f"the data: {describe_shapes(data)}" if data else "without data"
-
-
-def _collapsed(model: Callable[..., Any], path: Path) -> Callable[..., Any]:
     try:
-        return relbo.collapse(model)
+        model = relbo.collapse(model) if trial.discrete else model
     except ImportError as error:
         raise InputError(f"{path}: {error}") from error
-
-
-def _writable(directory: Path) -> Path:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"--out {directory}: cannot be written to ({error.strerror})"
-        ) from error
-    return directory
+    return _ModelWithData(model, data, trial)
 
 
 def _infer(request: FitRequest, problem: _ModelWithData) -> Posterior:
     model, data, _ = problem
-    key = jr.key(request.seed)
     try:
-        if not request.wants_guide:
-            return relbo.infer(key, model, (), data, num_draws=request.num_draws)
-        return _infer_from_guide(request, problem)
+        if request.wants_guide:
+            return _infer_from_guide(request, problem)
+        return relbo.infer(jr.key(request.seed), model, (), data, num_draws=request.num_draws)
     except ValueError as error:
-        if not _is_ours(error):
+        raised_in = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
+        if not raised_in.is_relative_to(Path(relbo.__file__).parent):
             raise
+        # relbo raised the error itself, to refuse an input.
         raise InputError(f"{request.target}: {first_line(error)}") from error
-
-
-def _is_ours(error: BaseException) -> bool:
-    """Returns whether relbo raised the error itself, to refuse an input."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return Path(frames[-1].filename).is_relative_to(Path(relbo.__file__).parent)
 
 
 def _infer_from_guide(request: FitRequest, problem: _ModelWithData) -> Posterior:
@@ -170,41 +151,43 @@ def _infer_from_guide(request: FitRequest, problem: _ModelWithData) -> Posterior
     return posterior
 
 
-def _report(posterior: Posterior, trial: ModelTrial, seconds: float, directory: Path) -> None:
-    """Saves the draws, and prints and saves the summary."""
-    posterior.save(directory / "posterior.npz")
-    table = posterior.summary()
-    notes = [str(posterior.check()), _evidence(posterior, trial)]
-    if trial.discrete:
-        notes.append(f"Summed out: {', '.join(trial.discrete)}.")
-    verdict = "\n".join(notes) + "\n"
-    draft = directory / "summary.txt.tmp"
-    draft.write_text(f"{table}\n\n{verdict}", encoding="utf-8")
-    draft.replace(directory / "summary.txt")
-    num_chains = len(posterior.sample_stats["lp"])
-    print(f"{posterior.num_draws} draws from {num_chains} chains in {seconds:.1f} s\n")
-    print(f"{_first_rows(table)}\n\n{verdict}", flush=True)
-
-
 def _first_rows(table: Summary) -> str:
+    lines = str(table).splitlines()
     hidden = len(table.names) - _ROWS_SHOWN
-    if hidden <= 0:
-        return str(table)
-    shown = Summary(
-        table.names[:_ROWS_SHOWN], {n: v[:_ROWS_SHOWN] for n, v in table.columns.items()}
-    )
-    return f"{shown}\n... and {hidden} more rows in summary.txt"
+    if hidden > 0:
+        lines[-hidden:] = [f"... and {hidden} more rows in summary.txt"]
+    return "\n".join(lines)
 
 
-def _evidence(posterior: Posterior, trial: ModelTrial) -> str:
+def _verdict(posterior: Posterior, trial: ModelTrial) -> str:
+    """Says whether to trust the draws, and gives the evidence."""
+    lines = [str(posterior.check())]
     if trial.improper:
-        return f"No evidence: the priors of {', '.join(trial.improper)} are improper."
-    if posterior.log_evidence is None:
-        return "No evidence was estimated."
-    return (
-        f"Log evidence log p(data): {posterior.log_evidence:.2f}"
-        f" (standard error {posterior.log_evidence_stderr:.2g})."
-    )
+        lines.append(f"No evidence: the priors of {', '.join(trial.improper)} are improper.")
+    elif posterior.log_evidence is None:
+        lines.append("No evidence was estimated.")
+    else:
+        lines.append(
+            f"Log evidence log p(data): {posterior.log_evidence:.2f}"
+            f" (standard error {posterior.log_evidence_stderr:.2g})."
+        )
+    if trial.discrete:
+        lines.append(f"Summed out: {', '.join(trial.discrete)}.")
+    return "\n".join(lines) + "\n"
+
+
+def _write(posterior: Posterior, summary: str, directory: Path) -> None:
+    """Writes all files; first the draws, since the figures take a few seconds."""
+    with written_at_once(directory) as drafts:
+        posterior.save(drafts / "posterior.npz")
+        (drafts / "summary.txt").write_text(summary, encoding="utf-8")
+        _write_netcdf(posterior, drafts / "posterior.nc")
+    with written_at_once(directory) as drafts:
+        figures = draw_figures(posterior, drafts)
+    print(f"posterior: {directory / 'posterior.nc'} (for ArviZ), .npz (for relbo)")
+    print(f"summary:   {directory / 'summary.txt'}")
+    for figure in figures:
+        print(f"figure:    {directory / figure.name} (and .svg)")
 
 
 def _write_netcdf(posterior: Posterior, path: Path) -> None:
@@ -216,7 +199,7 @@ def _write_netcdf(posterior: Posterior, path: Path) -> None:
         num_superchains=posterior.num_superchains,
         step_size=posterior.step_size,
     )
-    # Replaced in one step, so that the file is never incomplete.
-    draft = path.with_suffix(".partial.nc")
-    renamed.to_arviz().to_netcdf(str(draft), engine="h5netcdf")
-    draft.replace(path)
+    # HDF5 crashes on a full disk, so the space is claimed first.
+    arrays = [*renamed.chains.values(), *renamed.sample_stats.values()]
+    path.write_bytes(bytes(2**20 + sum(2**14 + values.nbytes for values in arrays)))
+    renamed.to_arviz().to_netcdf(str(path), engine="h5netcdf")

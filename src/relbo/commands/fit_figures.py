@@ -1,7 +1,6 @@
 """Figures of a posterior, drawn by ArviZ."""
 
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,9 @@ _MOST_PARAMETERS = 6
 _MOST_PAIRED = 4
 _MOST_POINTS = 500
 _MOST_CHAINS = 4
+
+# Fixed identifiers: the same draws give the same file.
+_STYLE: Any = {"svg.hashsalt": "relbo", "figure.constrained_layout.use": True}
 
 
 def draw_figures(posterior: Posterior, directory: Path) -> list[Path]:
@@ -30,32 +32,33 @@ def draw_figures(posterior: Posterior, directory: Path) -> list[Path]:
     # ArviZ takes seconds to import.
     import arviz
     import matplotlib
+    import matplotlib.pyplot as plt
 
     matplotlib.use("agg")
     # ArviZ 1.0 renamed the plot and the argument for the size.
     is_new = hasattr(arviz, "plot_trace_dist")
     plot_trace = getattr(arviz, "plot_trace_dist" if is_new else "plot_trace")
     groups = min(_MOST_CHAINS, posterior.num_superchains)
-    rows = -(-len(chosen) // 3)
     some = {name: draws[:_MOST_CHAINS] for name, draws in chosen.items()}
     joined = {name: _join_chains(draws, groups) for name, draws in chosen.items()}
     plots = {
         "trace": (plot_trace, some, (10, 1 + 1.4 * len(chosen))),
-        "rank": (arviz.plot_rank, joined, (10, 0.5 + 2.5 * rows)),
+        "rank": (arviz.plot_rank, joined, (10, 0.5 + 2.5 * -(-len(chosen) // 3))),
     }
     if len(chosen) > 1:
         paired = choose_parameters(posterior, _MOST_PAIRED)
         thinned = {name: _thin(draws) for name, draws in paired.items()}
         plots["pair"] = (arviz.plot_pair, thinned, (8, 8))
-    return [
-        _draw(
-            plot,
-            draws,
-            directory / name,
-            **({"figure_kwargs": {"figsize": size}} if is_new else {"figsize": size}),
-        )
-        for name, (plot, draws, size) in plots.items()
-    ]
+    for name, (plot, draws, size) in plots.items():
+        data = Posterior(draws, num_draws=1, sample_stats={}, num_superchains=1, step_size=None)
+        with warnings.catch_warnings(), plt.rc_context(_STYLE):
+            warnings.simplefilter("ignore")
+            sized = {"figure_kwargs": {"figsize": size}} if is_new else {"figsize": size}
+            plot(data.to_arviz(), **sized)
+            plt.savefig(directory / f"{name}.svg", metadata={"Date": None})
+            plt.savefig(directory / f"{name}.png", dpi=100)
+            plt.close()
+    return [directory / f"{name}.png" for name in plots]
 
 
 def choose_parameters(posterior: Posterior, number: int) -> dict[str, np.ndarray]:
@@ -94,21 +97,3 @@ def _thin(draws: np.ndarray) -> np.ndarray:
     """Returns evenly spaced draws as one chain; more points would hide one another."""
     kept = np.linspace(0, draws.size - 1, min(draws.size, _MOST_POINTS)).astype(int)
     return draws.reshape(1, -1)[:, kept]
-
-
-def _draw(
-    plot: Callable[..., Any], draws: dict[str, np.ndarray], stem: Path, **options: Any
-) -> Path:
-    import matplotlib.pyplot as plt
-
-    data = Posterior(draws, num_draws=1, sample_stats={}, num_superchains=1, step_size=None)
-    # Fixed identifiers and no date: the same draws give the same file.
-    style: Any = {"svg.hashsalt": "relbo", "figure.constrained_layout.use": True}
-    with warnings.catch_warnings(), plt.rc_context(style):
-        warnings.simplefilter("ignore")
-        plot(data.to_arviz(), **options)
-        figure = plt.gcf()
-        figure.savefig(stem.with_suffix(".svg"), metadata={"Date": None})
-        figure.savefig(stem.with_suffix(".png"), dpi=100)
-        plt.close(figure)
-    return stem.with_suffix(".png")

@@ -1,6 +1,7 @@
 """Loads a model from a Python file named on the command line."""
 
 import importlib.util
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -17,9 +18,21 @@ def load_model(target: str) -> Callable[..., Any]:
     if not colon or not file or not name.isidentifier():
         raise InputError(f"{target}: expected FILE.py:MODEL, such as schools.py:model")
     path = Path(file)
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise InputError(f"{path}: no such file")
-    return _function(_imported(path), name, path)
+    if path.suffix != ".py":
+        raise InputError(f"{path}: expected a Python file, with a name that ends in .py")
+    module = _imported(path)
+    model = getattr(module, name, None)
+    if not hasattr(module, name):
+        functions = [n for n, f in vars(module).items() if _is_defined_in(module, f)]
+        has = f"it has {', '.join(functions)}" if functions else "it defines no function"
+        raise InputError(f"{path}: it does not define '{name}'; {has}")
+    if not callable(model):
+        raise InputError(
+            f"{path}: expected '{name}' to be a function, got {type(model).__name__}"
+        )
+    return model
 
 
 def first_line(error: BaseException) -> str:
@@ -41,8 +54,6 @@ def location(error: BaseException, path: Path) -> str:
 
 def _imported(path: Path) -> ModuleType:
     full = path.resolve()
-    if path.suffix != ".py":
-        raise InputError(f"{path}: expected a Python file, with a name that ends in .py")
     # A unique name, so that it shadows no other module.
     name = f"_relbo_model_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, full)
@@ -64,18 +75,5 @@ def _imported(path: Path) -> ModuleType:
     return module
 
 
-def _function(module: ModuleType, name: str, path: Path) -> Callable[..., Any]:
-    if not hasattr(module, name):
-        functions = [
-            other
-            for other, value in vars(module).items()
-            if callable(value) and getattr(value, "__module__", None) == module.__name__
-        ]
-        has = f"it has {', '.join(functions)}" if functions else "it defines no function"
-        raise InputError(f"{path}: it does not define '{name}'; {has}")
-    model = getattr(module, name)
-    if not callable(model):
-        raise InputError(
-            f"{path}: expected '{name}' to be a function, got {type(model).__name__}"
-        )
-    return model
+def _is_defined_in(module: ModuleType, value: Any) -> bool:
+    return callable(value) and getattr(value, "__module__", None) == module.__name__

@@ -9,9 +9,15 @@ import numpyro.distributions as dist
 
 from relbo.commands import InputError
 from relbo.problem.call import Call
-from relbo.problem.traces import Sites, initial_run, is_discrete, is_latent
-
-_NEEDS_VALUES = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError)
+from relbo.problem.refusals import NEEDS_VALUES
+from relbo.problem.traces import (
+    Sites,
+    discrete_latents,
+    initial_run,
+    is_observed,
+    latent_names,
+    unwrapped,
+)
 
 
 class ModelTrial(NamedTuple):
@@ -37,33 +43,23 @@ def try_model(model: Callable[..., Any], data: dict[str, Any]) -> ModelTrial:
     def visit() -> None:
         trace = initial_run(model, Call((), data))
         for name, site in trace.items():
-            if _is_observation(site):
+            if is_observed(site):
                 _check_observation(name, site)
-        seen.append(_read(trace))
+        is_improper = lambda site: isinstance(unwrapped(site["fn"]), dist.ImproperUniform)
+        seen.append(
+            ModelTrial(
+                discrete=discrete_latents(trace),
+                parameters=[n for n, site in trace.items() if site["type"] == "param"],
+                improper=[n for n in latent_names(trace) if is_improper(trace[n])],
+            )
+        )
 
     try:
         jax.eval_shape(visit)
-    except _NEEDS_VALUES:
+    except NEEDS_VALUES:
         # The model branches on values, so it has to be run with them.
         visit()
     return seen[-1]
-
-
-def _read(trace: dict[str, Sites]) -> ModelTrial:
-    latent = {name: site for name, site in trace.items() if is_latent(site)}
-    return ModelTrial(
-        discrete=[name for name, site in latent.items() if is_discrete(site)],
-        parameters=[name for name, site in trace.items() if site["type"] == "param"],
-        improper=[name for name, site in latent.items() if _is_improper(site["fn"])],
-    )
-
-
-def _is_observation(site: Sites) -> bool:
-    return (
-        site["type"] == "sample"
-        and site["is_observed"]
-        and not isinstance(_unwrapped(site["fn"]), dist.Unit)
-    )
 
 
 def _check_observation(name: str, site: Sites) -> None:
@@ -93,16 +89,6 @@ def _is_outside_support(site: Sites) -> bool:
     try:
         with jax.ensure_compile_time_eval():
             return not bool(jnp.all(fn.support(site["value"])))
-    except (*_NEEDS_VALUES, NotImplementedError):
+    except (*NEEDS_VALUES, NotImplementedError):
         # The support depends on traced values.
         return False
-
-
-def _is_improper(fn: Any) -> bool:
-    return isinstance(_unwrapped(fn), dist.ImproperUniform)
-
-
-def _unwrapped(fn: Any) -> Any:
-    while hasattr(fn, "base_dist"):
-        fn = fn.base_dist
-    return fn

@@ -12,6 +12,7 @@ import jax.random as jr
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree, Scalar
 
 from relbo.core.bases import AbstractBase, zero_like
+from relbo.core.checks import check_choice, check_integer
 
 Leave = Callable[[Array], tuple[Array, Any]]
 """Maps a position to the position after a step, and whatever else to keep of the step."""
@@ -38,17 +39,18 @@ class AbstractAccount(eqx.Module):
     r"""What stands for $\log q(z_T)$.
 
     An account starts somewhere in the base, adds up to three terms per step, and ends. The
-    flags say which terms. The rest of the library knows nothing else about an account, and
-    `relbo.bound` decides from the flags whether the objective is a bound.
+    flags say which terms; each is false unless an account sets it. The rest of the library
+    knows nothing else about an account, and `relbo.bound` decides from the flags whether the
+    objective is a bound.
     """
 
-    counts_forward: eqx.AbstractClassVar[bool]
+    counts_forward: ClassVar[bool] = False
     """Adds the log density of each move."""
-    counts_reverse: eqx.AbstractClassVar[bool]
+    counts_reverse: ClassVar[bool] = False
     """Subtracts the log density of each move back."""
-    counts_volume: eqx.AbstractClassVar[bool]
+    counts_volume: ClassVar[bool] = False
     """Subtracts the log volume of each move."""
-    redraws: eqx.AbstractClassVar[bool]
+    redraws: ClassVar[bool] = False
     """Draws the position afresh at the end, from a density that is then exact."""
 
     @abstractmethod
@@ -74,8 +76,6 @@ def _leave_plainly(self: Any, key: Any, leave_fn: Leave, position: Array) -> Lef
 class AbstractPathAccount(AbstractAccount):
     """An account that starts from a draw of the base and follows it to the end."""
 
-    redraws: ClassVar[bool] = False
-
     def start(self, key: PRNGKeyArray, base: AbstractBase) -> tuple[PyTree, Scalar]:
         return base.sample(key)
 
@@ -95,9 +95,6 @@ class ParticleAccount(AbstractPathAccount):
     `FokkerPlanckFlow` it is the paper's Fokker-Planck account (VIS-FP).
     """
 
-    counts_forward: ClassVar[bool] = False
-    counts_reverse: ClassVar[bool] = False
-    counts_volume: ClassVar[bool] = False
     leave = _leave_plainly
 
 
@@ -111,8 +108,6 @@ class MonteCarloAccount(AbstractPathAccount):
     """
 
     counts_forward: ClassVar[bool] = True
-    counts_reverse: ClassVar[bool] = False
-    counts_volume: ClassVar[bool] = False
     leave = _leave_plainly
 
 
@@ -132,7 +127,6 @@ class ReverseKernelAccount(AbstractPathAccount):
 
     counts_forward: ClassVar[bool] = True
     counts_reverse: ClassVar[bool] = True
-    counts_volume: ClassVar[bool] = False
     leave = _leave_plainly
 
 
@@ -152,17 +146,12 @@ class GaussianAccount(AbstractAccount):
             deterministic kernel is the same for every draw and is computed once.
     """
 
-    start_from: Literal["mean", "draw"] = eqx.field(static=True)
-    counts_forward: ClassVar[bool] = False
-    counts_reverse: ClassVar[bool] = False
-    counts_volume: ClassVar[bool] = False
+    start_from: Literal["mean", "draw"] = eqx.field(default="mean", static=True)
     redraws: ClassVar[bool] = True
     leave = _leave_plainly
 
-    def __init__(self, start_from: Literal["mean", "draw"] = "mean"):
-        if start_from not in ("mean", "draw"):
-            raise ValueError(f'start_from: expected "mean" or "draw", got {start_from!r}')
-        self.start_from = start_from
+    def __check_init__(self) -> None:
+        check_choice("start_from", self.start_from, ("mean", "draw"))
 
     def start(self, key: PRNGKeyArray, base: AbstractBase) -> tuple[PyTree, Scalar]:
         position = base.centre if self.start_from == "mean" else base.sample(key)[0]
@@ -214,31 +203,16 @@ class ChangeOfVariablesAccount(AbstractPathAccount):
         num_probes: number of vectors v to average over.
     """
 
-    max_exact_dimension: int = eqx.field(static=True)
-    monotone: bool = eqx.field(static=True)
-    num_terms: int = eqx.field(static=True)
-    num_probes: int = eqx.field(static=True)
-    counts_forward: ClassVar[bool] = False
-    counts_reverse: ClassVar[bool] = False
+    max_exact_dimension: int = eqx.field(default=64, static=True)
+    monotone: bool = eqx.field(default=False, static=True, kw_only=True)
+    num_terms: int = eqx.field(default=8, static=True, kw_only=True)
+    num_probes: int = eqx.field(default=1, static=True, kw_only=True)
     counts_volume: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        max_exact_dimension: int = 64,
-        *,
-        monotone: bool = False,
-        num_terms: int = 8,
-        num_probes: int = 1,
-    ):
-        if max_exact_dimension < 0 or num_terms < 1 or num_probes < 1:
-            raise ValueError(
-                "ChangeOfVariablesAccount: expected max_exact_dimension >= 0, num_terms >= 1, "
-                f"num_probes >= 1; got {max_exact_dimension}, {num_terms}, {num_probes}"
-            )
-        self.max_exact_dimension = max_exact_dimension
-        self.monotone = monotone
-        self.num_terms = num_terms
-        self.num_probes = num_probes
+    def __check_init__(self) -> None:
+        check_integer("max_exact_dimension", self.max_exact_dimension, 0)
+        check_integer("num_terms", self.num_terms, 1)
+        check_integer("num_probes", self.num_probes, 1)
 
     def is_exact(self, dimension: int) -> bool:
         return dimension <= self.max_exact_dimension

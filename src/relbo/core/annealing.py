@@ -5,6 +5,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from relbo.core.checks import check_integer
+
 
 class Annealing(eqx.Module):
     r"""Learned inverse temperatures $0 < \beta_1 < \dots < \beta_T = 1$.
@@ -25,8 +27,7 @@ class Annealing(eqx.Module):
     logits: Float[Array, " steps"]
 
     def __init__(self, num_steps: int):
-        if num_steps < 1:
-            raise ValueError(f"Annealing(num_steps): expected at least 1, got {num_steps}")
+        check_integer("num_steps", num_steps, 1)
         self.logits = jnp.zeros(num_steps)
 
     @property

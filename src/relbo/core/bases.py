@@ -202,10 +202,6 @@ class TransformedNormal(AbstractNormal):
     transform_fn: Callable[[PyTree], tuple[PyTree, Scalar]]
     noise: PyTree
 
-    def __init__(self, transform_fn: Callable[[PyTree], tuple[PyTree, Scalar]], noise: PyTree):
-        self.transform_fn = transform_fn
-        self.noise = noise
-
     def transform(self, noise: PyTree) -> tuple[PyTree, Scalar]:
         return self.transform_fn(noise)
 

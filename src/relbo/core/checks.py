@@ -27,6 +27,12 @@ def check_instance(name: str, value: Any, kind: type, example: str) -> None:
 
 
 def check_positive(name: str, value: Any) -> None:
-    """Raises `ValueError` unless `value` is `None` or a positive number."""
-    if value is not None and not value > 0:
-        raise ValueError(f"{name}: expected a positive number or None, got {value!r}")
+    """Raises `ValueError` unless `value` is a positive number."""
+    if not value > 0:
+        raise ValueError(f"{name}: expected a positive number, got {value!r}")
+
+
+def check_fraction(name: str, value: Any) -> None:
+    """Raises `ValueError` unless `value` is between 0 and 1."""
+    if not 0.0 < value < 1.0:
+        raise ValueError(f"{name}: expected a number between 0 and 1, got {value}")

@@ -24,13 +24,13 @@ class Coordinates(NamedTuple):
     """Maps these coordinates to (z, log abs det)."""
 
 
-def own_coordinates(base: AbstractBase, logdensity_fn: LogDensity) -> Coordinates:
-    """Returns the coordinates of the position itself."""
-    return Coordinates(base, logdensity_fn, lambda z: (z, zero_like(z)))
+def coordinates(base: AbstractBase, logdensity_fn: LogDensity, *, whiten: bool) -> Coordinates:
+    """Returns the base's whitened coordinates if they are wanted and it has them, else its own.
 
-
-def whitened_coordinates(base: AbstractNormal, logdensity_fn: LogDensity) -> Coordinates:
-    """Returns the coordinates u with z = transform(u), where the base is N(0, I)."""
+    In the coordinates u with z = transform(u) the base is N(0, I).
+    """
+    if not (whiten and isinstance(base, AbstractNormal)):
+        return Coordinates(base, logdensity_fn, lambda z: (z, zero_like(z)))
 
     def white_logdensity(noise: PyTree) -> Scalar:
         position, log_det = base.transform(noise)

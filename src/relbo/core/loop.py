@@ -1,6 +1,7 @@
 """The loop over steps: one gradient per point and one trace, for all kernels and accounts."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import equinox as eqx
@@ -33,6 +34,26 @@ class RESULTS(eqx.Enumeration):
         "the last step led to a non-finite position; the last good position is kept: a "
         "smaller step size usually helps"
     )
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How the steps are computed: it changes time and memory, and no value.
+
+    Args:
+        remat: keeps only the positions for the backward pass and computes the steps again.
+        unroll: compiles the steps one after another instead of as a loop. This is faster for a
+            few steps of an expensive density, such as one with large networks, because the
+            backward pass copies less. A cheap density becomes slower, and compilation takes
+            longer.
+        forward_mode_differentiation: computes the score in forward mode, for a log density with
+            primitives that have no reverse mode, such as `while_loop`. It costs one pass per
+            coordinate.
+    """
+
+    remat: bool = False
+    unroll: bool = False
+    forward_mode_differentiation: bool = False
 
 
 class Walk(NamedTuple):
@@ -163,14 +184,14 @@ def walk(
         result=RESULTS.successful,
         one_to_one=jnp.array(True),
     )
-    if refinement.remat:
+    if refinement.execution.remat:
         turn = jax.checkpoint(turn, prevent_cse=False)
     num_turns = num_moves + int(account.counts_reverse)
     steps = _steps(refinement, changing, num_turns, position.dtype)._replace(
         noise=None if noise is None else noise[1 : num_turns + 1],
         probe_key=jr.split(probe_key, num_turns) if account.counts_volume else None,
     )
-    end, path = jax.lax.scan(turn, start, steps, unroll=refinement.unroll)
+    end, path = jax.lax.scan(turn, start, steps, unroll=refinement.execution.unroll)
     if path is not None:
         every = kernel.evaluations_per_step
         path = path[every - 1 : num_moves : every]
@@ -183,7 +204,7 @@ def _evaluator(
     base_logdensity_fn: Callable[[Array], Scalar],
 ) -> Callable[[Array], _Evaluation]:
     def value_and_score(position: Array) -> tuple[Scalar, Array]:
-        if not refinement.forward_mode_differentiation:
+        if not refinement.execution.forward_mode_differentiation:
             return jax.value_and_grad(logdensity_fn)(position)
         twice = lambda z: (lambda value: (value, value))(logdensity_fn(z))
         score, logdensity = jax.jacfwd(twice, has_aux=True)(position)

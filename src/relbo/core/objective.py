@@ -96,29 +96,14 @@ def refined_objective(
     log_weights, result = repeat(log_weight, as_key(key), num_draws)
     value = log_mean_exp(log_weights) if importance_weighted else jnp.mean(log_weights)
     size = 1 if num_particles is None else num_particles
-    return Objective(
-        value / size,
-        log_weights,
-        result,
-        _bound(refinement, base, size, importance_weighted, final_logdensity_fn),
-        importance_weighted,
-    )
-
-
-def _bound(
-    refinement: Refinement,
-    base: AbstractBase,
-    num_particles: int,
-    importance_weighted: bool,
-    final_logdensity_fn: LogDensity | None,
-) -> Bound:
-    coordinates = sum(jnp.size(leaf) for leaf in jax.tree.leaves(base.centre))
-    return bound(
+    num_coordinates = sum(jnp.size(leaf) for leaf in jax.tree.leaves(base.centre))
+    validity = bound(
         refinement.kernel,
         refinement.account,
         refinement.num_steps,
-        dimension=coordinates * num_particles,
+        dimension=num_coordinates * size,
         subsampling="none" if final_logdensity_fn is None else "independent",
         importance_weighted=importance_weighted,
         base_has_density=base.has_density,
     )
+    return Objective(value / size, log_weights, result, validity, importance_weighted)

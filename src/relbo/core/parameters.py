@@ -93,6 +93,10 @@ class Positive(eqx.Module):
         return jnp.log(value) - jnp.log(self.upper - value)
 
 
+def as_step_size(value: Any) -> Positive:
+    return Positive.of(value, name="step_size")
+
+
 def _check_inside(values: PyTree, upper: float | None, name: str) -> None:
     leaves = jax.tree.leaves(values)
     if not leaves:

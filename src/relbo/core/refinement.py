@@ -1,5 +1,6 @@
 """T steps of a kernel under an account."""
 
+import dataclasses
 import math
 from typing import Any, Literal
 
@@ -11,22 +12,21 @@ from jaxtyping import Array, PRNGKeyArray, PyTree, Scalar
 
 from relbo.core.accounts import AbstractAccount, ReverseKernelAccount
 from relbo.core.annealing import Annealing
-from relbo.core.bases import AbstractBase, AbstractNormal
+from relbo.core.bases import AbstractBase
 from relbo.core.checks import check_choice, check_instance, check_integer, check_positive
 from relbo.core.coordinates import (
     Coordinates,
     LogDensity,
+    coordinates,
     flat_logdensity,
     flattener,
     for_each,
-    own_coordinates,
     repeat,
-    whitened_coordinates,
 )
 from relbo.core.default_kernel import DEFAULT_MAX_SCORE, cap_step_size, default_kernel
 from relbo.core.draws import Path, Refined
 from relbo.core.kernels import AbstractKernel
-from relbo.core.loop import RESULTS, Walk, walk
+from relbo.core.loop import RESULTS, Execution, Walk, walk
 from relbo.core.parameters import flatten_parameters, longest_schedule
 from relbo.core.random import KeyLike, as_key
 from relbo.core.validity import Bound, bound, check_pair
@@ -56,11 +56,7 @@ class Refinement(eqx.Module):
         anneal: `True` for a path of learned temperatures from the base to the target, an
             `Annealing`, or `False` for none. By default a path where the account counts a
             reverse kernel and the base has a density.
-        remat: keeps only the positions for the backward pass and computes the steps again.
-        unroll: compiles the steps one after another instead of as a loop. This is faster for a
-            few steps of an expensive density, such as one with large networks, because the
-            backward pass copies less. A cheap density becomes slower, and compilation takes
-            longer.
+        execution: how the steps are computed, which changes time and memory only.
         space: `"whitened"` for steps in the base's own coordinates u with z = transform(u),
             which preconditions every kernel, or `"unconstrained"`. A base without these
             coordinates, such as a Dirac, is walked in its own.
@@ -73,9 +69,6 @@ class Refinement(eqx.Module):
             account counts the steps as they are taken and the log density is unchanged, so a
             bound stays a bound. By default 20 for the default kernel in whitened coordinates
             and none otherwise; infinity switches it off.
-        forward_mode_differentiation: computes the score in forward mode, for a log density with
-            primitives that have no reverse mode, such as `while_loop`. It costs one pass per
-            coordinate.
 
     Example:
         >>> import jax.numpy as jnp
@@ -91,12 +84,10 @@ class Refinement(eqx.Module):
     anneal: Annealing | None
     num_steps: int = eqx.field(static=True)
     mode: Mode = eqx.field(static=True)
-    remat: bool = eqx.field(static=True)
-    unroll: bool = eqx.field(static=True)
+    execution: Execution = eqx.field(static=True)
     space: Space = eqx.field(static=True)
     max_score: float | None = eqx.field(static=True)
     """As given: `None` for the automatic choice."""
-    forward_mode_differentiation: bool = eqx.field(static=True)
     kernel_is_default: bool = eqx.field(static=True)
     anneal_is_default: bool = eqx.field(static=True)
 
@@ -108,18 +99,18 @@ class Refinement(eqx.Module):
         num_steps: int = 8,
         mode: Mode = "full",
         anneal: bool | Annealing | None = None,
-        remat: bool = False,
-        unroll: bool = False,
+        execution: Execution = Execution(),
         space: Space = "whitened",
         max_step_size: float | None = None,
         max_score: float | None = None,
-        forward_mode_differentiation: bool = False,
     ):
         check_integer("num_steps", num_steps, 0)
         check_choice("mode", mode, ("full", "fast"))
         check_choice("space", space, ("unconstrained", "whitened"))
-        check_positive("max_step_size", max_step_size)
-        check_positive("max_score", max_score)
+        if max_step_size is not None:
+            check_positive("max_step_size", max_step_size)
+        if max_score is not None:
+            check_positive("max_score", max_score)
         self.kernel_is_default = kernel is None
         self.anneal_is_default = anneal is None
         if kernel is None:
@@ -138,11 +129,9 @@ class Refinement(eqx.Module):
         self.anneal = _annealing(anneal, num_steps, account)
         self.num_steps = num_steps
         self.mode = mode
-        self.remat = remat
-        self.unroll = unroll
+        self.execution = execution
         self.space = space
         self.max_score = max_score
-        self.forward_mode_differentiation = forward_mode_differentiation
 
     @property
     def bound(self) -> Bound:
@@ -155,21 +144,11 @@ class Refinement(eqx.Module):
             raise ValueError(
                 f"num_steps: expected at least the {self.num_steps} trained, got {num_steps}"
             )
-        longer = Refinement(
-            None if self.kernel_is_default else self.kernel,
-            self.account,
-            num_steps=num_steps,
-            mode=self.mode,
-            anneal=None if self.anneal_is_default else self.anneal is not None,
-            remat=self.remat,
-            # Thousands of unrolled steps would take hours to compile.
-            unroll=self.unroll and num_steps <= self.num_steps,
-            space=self.space,
-            max_score=self.max_score,
-            forward_mode_differentiation=self.forward_mode_differentiation,
-        )
-        # The learned values: schedules that are shorter than the walk keep their last entry.
-        return _with_parts(longer, self.kernel, self.anneal)
+        # Schedules that are shorter than the walk keep their last entry. Thousands of unrolled
+        # steps would take hours to compile.
+        unroll = self.execution.unroll and num_steps <= self.num_steps
+        execution = dataclasses.replace(self.execution, unroll=unroll)
+        return self._replace(num_steps=num_steps, execution=execution)
 
     def with_step_sizes_like(self, position: PyTree) -> "Refinement":
         """Gives the default kernel a step size for each step and each entry of `position`.
@@ -179,14 +158,14 @@ class Refinement(eqx.Module):
         if not self.kernel_is_default:
             return self
         kernel = default_kernel(self.num_steps, position, self.kernel.step_size.upper)
-        return _with_parts(self, kernel, self.anneal)
+        return self._replace(kernel=kernel)
 
     def without_default_path(self) -> "Refinement":
         """Drops an annealed path that was chosen by default.
 
         For a base without a density. A path that was given stays, and is refused there.
         """
-        return _with_parts(self, self.kernel, None) if self.anneal_is_default else self
+        return self._replace(anneal=None) if self.anneal_is_default else self
 
     def __call__(
         self,
@@ -256,6 +235,14 @@ class Refinement(eqx.Module):
         run = lambda k: longer._run(k, base, logdensity_fn, kept, num_particles)
         return repeat(run, as_key(key), num_chains)
 
+    def _replace(self, **changes: Any) -> "Refinement":
+        """Returns a copy with other values of some fields."""
+        copied = object.__new__(Refinement)
+        for field in dataclasses.fields(self):
+            value = changes.get(field.name, getattr(self, field.name))
+            object.__setattr__(copied, field.name, value)
+        return copied
+
     def _check_numbers(
         self,
         number: int | None,
@@ -287,7 +274,7 @@ class Refinement(eqx.Module):
         kept: slice,
         num_particles: int | None,
     ) -> Path:
-        there = self._coordinates(base, logdensity_fn)
+        there = coordinates(base, logdensity_fn, whiten=self.space == "whitened")
         base_key, walk_key = jr.split(key)
         start = repeat(lambda k: there.base.sample(k)[0], base_key, num_particles)
         walked = self._walk(walk_key, start, there, num_particles, keeps_path=True)
@@ -309,7 +296,7 @@ class Refinement(eqx.Module):
         if self.num_steps == 0:
             position, log_q = repeat(base.sample, key, num_particles)
             return Refined(position, jnp.sum(log_q), None, RESULTS.successful, jnp.array(True))
-        there = self._coordinates(base, logdensity_fn)
+        there = coordinates(base, logdensity_fn, whiten=self.space == "whitened")
         base_key, walk_key, finish_key = jr.split(key, 3)
         start, log_q = repeat(
             lambda k: self.account.start(k, there.base), base_key, num_particles
@@ -336,11 +323,6 @@ class Refinement(eqx.Module):
             walked.one_to_one,
         )
 
-    def _coordinates(self, base: AbstractBase, logdensity_fn: LogDensity) -> Coordinates:
-        if self.space == "whitened" and isinstance(base, AbstractNormal):
-            return whitened_coordinates(base, logdensity_fn)
-        return own_coordinates(base, logdensity_fn)
-
     def _walk(
         self,
         key: PRNGKeyArray,
@@ -355,7 +337,7 @@ class Refinement(eqx.Module):
         flat = for_each(ravel, num_particles)(start)
         kernel = flatten_parameters(self.kernel, template, interacting=self.kernel.interacting)
         run = lambda z: walk(
-            _with_parts(self, kernel, self.anneal),
+            self._replace(kernel=kernel),
             key,
             z,
             flat_logdensity(there.logdensity_fn, unravel),
@@ -375,17 +357,6 @@ class Refinement(eqx.Module):
             return None if math.isinf(self.max_score) else self.max_score
         is_whitened = self.space == "whitened" and base.has_density
         return DEFAULT_MAX_SCORE if self.kernel_is_default and is_whitened else None
-
-
-def _with_parts(
-    refinement: Refinement, kernel: AbstractKernel, anneal: Annealing | None
-) -> Refinement:
-    return eqx.tree_at(
-        lambda r: (r.kernel, r.anneal),
-        refinement,
-        (kernel, anneal),
-        is_leaf=lambda node: node is None,
-    )
 
 
 def _annealing(

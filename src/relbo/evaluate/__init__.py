@@ -5,11 +5,13 @@ from relbo.evaluate.annealed import LatentVariableModel as LatentVariableModel
 from relbo.evaluate.annealed import annealed_importance as annealed_importance
 from relbo.evaluate.annealed import annealed_pointwise as annealed_pointwise
 from relbo.evaluate.annealed import bidirectional as bidirectional
+from relbo.evaluate.annealing import AnnealingSettings as AnnealingSettings
 from relbo.evaluate.decisions import Decision as Decision
 from relbo.evaluate.decisions import Reliability as Reliability
 from relbo.evaluate.decisions import calibration_error as calibration_error
 from relbo.evaluate.decisions import decide as decide
 from relbo.evaluate.decisions import reliability as reliability
+from relbo.evaluate.evidence import ImportanceSettings as ImportanceSettings
 from relbo.evaluate.evidence import bidirectional_evidence as bidirectional_evidence
 from relbo.evaluate.evidence import log_evidence as log_evidence
 from relbo.evaluate.fitted import FittedProposal as FittedProposal

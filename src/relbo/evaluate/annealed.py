@@ -13,14 +13,15 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Scalar
 
 from relbo._devices import Spread, placed_arrays, spread_over
 from relbo.core.bases import AbstractBase, standard_normal_logdensity
+from relbo.core.checks import check_integer
 from relbo.core.random import KeyLike, as_key
-from relbo.evaluate.annealed_path import path_between
+from relbo.evaluate.annealed_path import AnnealedPath, path_between
 from relbo.evaluate.annealing import AnnealingSettings, anneal
-from relbo.evaluate.importance import LogMean, importance_estimate, log_mean, map_batched
+from relbo.evaluate.batches import map_with_keys
+from relbo.evaluate.importance import LogMean, importance_estimate, log_mean, pointwise
 from relbo.evaluate.record import Evaluation, PointwiseEvaluation
 
 ANNEALED = "annealed importance sampling"
-MIN_CHAINS = 4
 
 
 class LatentVariableModel(eqx.Module):
@@ -42,10 +43,7 @@ def annealed_importance(
     logdensity_fn: Callable[[PyTree], Scalar],
     base: AbstractBase,
     *,
-    num_temperatures: int = 1_000,
-    num_chains: int = 64,
-    num_leapfrogs: int = 5,
-    target_acceptance: float = 0.8,
+    settings: AnnealingSettings = AnnealingSettings(),
     mesh: Mesh | None = None,
 ) -> Evaluation:
     r"""Estimates $\log Z$ of a log density by annealed importance sampling.
@@ -61,10 +59,7 @@ def annealed_importance(
         logdensity_fn: log p(x, z). The arrays of an `equinox.Module` (or `equinox.Partial`) are
             arguments of the compiled program, so that others need no new compilation.
         base: $q_0$, any base with a density.
-        num_temperatures: number of steps from the base to the target.
-        num_chains: number of independent chains.
-        num_leapfrogs: number of gradients at each temperature.
-        target_acceptance: the acceptance rate that the step sizes are fitted to.
+        settings: the numbers of temperatures, chains and leapfrogs.
         mesh: the devices that share the chains; all by default, as for `relbo.fit`.
 
     Returns:
@@ -78,23 +73,31 @@ def annealed_importance(
     References:
         Neal, Annealed importance sampling, 2001.
     """
-    settings = checked_settings(num_temperatures, num_chains, num_leapfrogs, target_acceptance)
-    spread = spread_over(mesh)
-    placed = placed_arrays(spread, (as_key(key), logdensity_fn, base))
-    log_weights = _log_weights(*placed, settings=settings, spread=spread)
+    path_fn = eqx.Partial(path_between, base, logdensity_fn, whiten=True)
+    log_weights = annealed_log_weights(key, path_fn, settings, mesh)
     return importance_estimate(log_weights, estimator=ANNEALED)
+
+
+def annealed_log_weights(
+    key: KeyLike,
+    path_fn: Callable[[], AnnealedPath],
+    settings: AnnealingSettings,
+    mesh: Mesh | None,
+) -> Float[Array, " chains"]:
+    """Anneals along a path that is made by a compiled `equinox.Partial`, over devices."""
+    spread = spread_over(mesh)
+    typed_key, path_fn = placed_arrays(spread, (as_key(key), path_fn))
+    return _log_weights(typed_key, path_fn, settings, spread)
 
 
 @eqx.filter_jit
 def _log_weights(
     key: PRNGKeyArray,
-    logdensity_fn: Callable,
-    base: AbstractBase,
+    path_fn: Callable[[], AnnealedPath],
     settings: AnnealingSettings,
     spread: Spread | None,
 ) -> Float[Array, " chains"]:
-    path = path_between(base, logdensity_fn, whiten=True)
-    return anneal(key, path, settings, spread=spread).log_weights
+    return anneal(key, path_fn(), settings, spread=spread).forward
 
 
 def annealed_pointwise(
@@ -103,10 +106,7 @@ def annealed_pointwise(
     data: PyTree,
     base: AbstractBase,
     *,
-    num_temperatures: int = 1_000,
-    num_chains: int = 16,
-    num_leapfrogs: int = 5,
-    target_acceptance: float = 0.8,
+    settings: AnnealingSettings = AnnealingSettings(num_chains=16),
     batch_size: int = 64,
     mesh: Mesh | None = None,
 ) -> PointwiseEvaluation:
@@ -119,8 +119,7 @@ def annealed_pointwise(
         data: the data points, along the leading axis of each leaf.
         base: where all chains start: the prior, as `StandardNormal`, or any base with a
             density.
-        num_temperatures, num_chains, num_leapfrogs, target_acceptance: as for
-            `annealed_importance`, for each data point.
+        settings: as for `annealed_importance`, for each data point.
         batch_size: number of data points at a time; memory grows with it.
         mesh: the devices that share the data points; all by default, as for `relbo.fit`.
 
@@ -135,30 +134,26 @@ def annealed_pointwise(
         >>> estimate.values.shape
         (10,)
     """
-    settings = checked_settings(num_temperatures, num_chains, num_leapfrogs, target_acceptance)
-    spread = spread_over(mesh)
-    placed = placed_arrays(spread, (as_key(key), logdensity_fn, data, base))
-    means = _pointwise(*placed, settings=settings, batch_size=batch_size, spread=spread)
-    return pointwise(means, ANNEALED, True, num_chains)
+    means = map_with_keys(
+        key,
+        eqx.Partial(_anneal_point, logdensity_fn, base, settings),
+        jax.tree.leaves(data)[0].shape[0],
+        data,
+        batch_size=batch_size,
+        mesh=mesh,
+    )
+    return pointwise(means, ANNEALED, settings.num_chains)
 
 
-@eqx.filter_jit
-def _pointwise(
-    key: PRNGKeyArray,
-    logdensity_fn: Callable,
-    data: PyTree,
+def _anneal_point(
+    logdensity_fn: Callable[[PyTree, PyTree], Scalar],
     base: AbstractBase,
     settings: AnnealingSettings,
-    batch_size: int,
-    spread: Spread | None,
+    key: PRNGKeyArray,
+    point: PyTree,
 ) -> LogMean:
-    def one(inputs: tuple[PRNGKeyArray, PyTree]) -> LogMean:
-        key, point = inputs
-        path = path_between(base, lambda z: logdensity_fn(z, point), whiten=True)
-        return log_mean(anneal(key, path, settings).log_weights)
-
-    keys = jr.split(key, jax.tree.leaves(data)[0].shape[0])
-    return map_batched(one, (keys, data), batch_size, spread)
+    path = path_between(base, lambda z: logdensity_fn(z, point), whiten=True)
+    return log_mean(anneal(key, path, settings).forward)
 
 
 class Bidirectional(NamedTuple):
@@ -178,10 +173,7 @@ def bidirectional(
     base: AbstractBase,
     *,
     num_simulations: int = 16,
-    num_temperatures: int = 1_000,
-    num_chains: int = 16,
-    num_leapfrogs: int = 5,
-    target_acceptance: float = 0.8,
+    settings: AnnealingSettings = AnnealingSettings(num_chains=16),
     batch_size: int = 16,
     mesh: Mesh | None = None,
 ) -> Bidirectional:
@@ -198,8 +190,7 @@ def bidirectional(
         logdensity_fn: log p(x, z) as a function of z and x, normalised in both.
         base: where the forward chains start; its density must be known everywhere.
         num_simulations: number of data sets, or of data points of a latent-variable model.
-        num_temperatures, num_chains, num_leapfrogs, target_acceptance: as for
-            `annealed_importance`.
+        settings: as for `annealed_importance`, for each simulation.
         batch_size: number of simulations at a time.
         mesh: the devices that share the simulations; all by default, as for `relbo.fit`.
 
@@ -210,22 +201,17 @@ def bidirectional(
         Grosse, Ghahramani and Adams, Sandwiching the marginal likelihood using bidirectional
         Monte Carlo, 2015.
     """
-    settings = checked_settings(num_temperatures, num_chains, num_leapfrogs, target_acceptance)
-    if num_simulations < 2:
-        raise ValueError(f"num_simulations: expected at least 2, got {num_simulations}")
-    spread = spread_over(mesh)
-    placed = placed_arrays(spread, (as_key(key), simulate_fn, logdensity_fn, base))
-    lower, upper = _bidirectional(
-        *placed,
-        settings=settings,
-        num_simulations=num_simulations,
+    check_integer("num_simulations", num_simulations, 2)
+    lower, upper = map_with_keys(
+        key,
+        eqx.Partial(_simulate_and_anneal, simulate_fn, logdensity_fn, base, settings),
+        num_simulations,
         batch_size=batch_size,
-        spread=spread,
+        mesh=mesh,
     )
-    below = pointwise(lower, ANNEALED, True, num_chains)
-    above = pointwise(
-        upper._replace(value=-upper.value), f"reverse {ANNEALED}", False, num_chains
-    )
+    upper = upper._replace(value=-upper.value)
+    below = pointwise(lower, ANNEALED, settings.num_chains)
+    above = pointwise(upper, f"reverse {ANNEALED}", settings.num_chains, valid_bound=False)
     difference = below._replace(
         values=above.values - below.values,
         estimator=f"bidirectional {ANNEALED}",
@@ -235,50 +221,17 @@ def bidirectional(
     return Bidirectional(below, above, difference.mean())
 
 
-@eqx.filter_jit
-def _bidirectional(
-    key: PRNGKeyArray,
-    simulate_fn: Callable,
-    logdensity_fn: Callable,
+def _simulate_and_anneal(
+    simulate_fn: Callable[[PRNGKeyArray], tuple[PyTree, PyTree]],
+    logdensity_fn: Callable[[PyTree, PyTree], Scalar],
     base: AbstractBase,
     settings: AnnealingSettings,
-    num_simulations: int,
-    batch_size: int,
-    spread: Spread | None,
+    key: PRNGKeyArray,
 ) -> tuple[LogMean, LogMean]:
-    def one(key: PRNGKeyArray) -> tuple[LogMean, LogMean]:
-        simulate_key, anneal_key = jr.split(key)
-        position, data = simulate_fn(simulate_key)
-        # Whitened coordinates of an exact draw would need the inverse of the transform.
-        path = path_between(base, lambda z: logdensity_fn(z, data), whiten=False)
-        run = anneal(anneal_key, path, settings, ravel_pytree(position)[0])
-        assert run.reverse_log_weights is not None
-        return log_mean(run.log_weights), log_mean(run.reverse_log_weights)
-
-    return map_batched(one, jr.split(key, num_simulations), batch_size, spread)
-
-
-def checked_settings(
-    num_temperatures: int, num_chains: int, num_leapfrogs: int, target_acceptance: float
-) -> AnnealingSettings:
-    smallest = {"num_temperatures": 1, "num_chains": MIN_CHAINS, "num_leapfrogs": 1}
-    given = {
-        "num_temperatures": num_temperatures,
-        "num_chains": num_chains,
-        "num_leapfrogs": num_leapfrogs,
-    }
-    for name, number in given.items():
-        if number < smallest[name]:
-            raise ValueError(f"{name}: expected at least {smallest[name]}, got {number}")
-    if not 0.0 < target_acceptance < 1.0:
-        raise ValueError(
-            f"target_acceptance: expected a number between 0 and 1, got {target_acceptance}"
-        )
-    return AnnealingSettings(num_temperatures, num_chains, num_leapfrogs, target_acceptance)
-
-
-def pointwise(
-    means: LogMean, estimator: str, valid_bound: bool | None, num_draws: int
-) -> PointwiseEvaluation:
-    value, stderr, ess = (np.asarray(leaf) for leaf in means)
-    return PointwiseEvaluation(value, stderr, estimator, valid_bound, num_draws, ess)
+    simulate_key, anneal_key = jr.split(key)
+    position, data = simulate_fn(simulate_key)
+    # Whitened coordinates of an exact draw would need the inverse of the transform.
+    path = path_between(base, lambda z: logdensity_fn(z, data), whiten=False)
+    run = anneal(anneal_key, path, settings, ravel_pytree(position)[0])
+    assert run.reverse is not None
+    return log_mean(run.forward), log_mean(run.reverse)

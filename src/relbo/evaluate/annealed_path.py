@@ -9,7 +9,8 @@ import jax.random as jr
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Scalar
 
-from relbo.core.bases import AbstractBase, AbstractNormal, standard_normal_logdensity
+from relbo.core.bases import AbstractBase
+from relbo.core.coordinates import coordinates
 from relbo.core.dynamics import (
     acceptance_probability,
     end_leapfrog,
@@ -31,7 +32,7 @@ class AnnealedPoint(NamedTuple):
     target_grad: Float[Array, " d"]
 
     @property
-    def gain(self) -> Scalar:
+    def gain(self) -> Float[Array, "*chains"]:
         return self.target - self.base
 
     def tempered(self, inverse_temperature: Scalar) -> Scalar:
@@ -72,31 +73,12 @@ def path_between(
             f"base: {type(base).__name__} has no density, and an annealed path cannot start "
             "from it: use a normal one"
         )
-    if whiten and isinstance(base, AbstractNormal):
-        return _white_path(base, logdensity_fn)
-    flat, unravel = ravel_pytree(base.centre)
+    there = coordinates(base, logdensity_fn, whiten=whiten)
+    flat, unravel = ravel_pytree(there.base.centre)
     return AnnealedPath(
-        lambda key: ravel_pytree(base.sample(key)[0])[0],
-        lambda z: base.log_prob(unravel(z)),
-        lambda z: logdensity_fn(unravel(z)),
-        flat.size,
-        flat.dtype,
-    )
-
-
-def _white_path(
-    base: AbstractNormal, logdensity_fn: Callable[[PyTree], Scalar]
-) -> AnnealedPath:
-    flat, unravel = ravel_pytree(base.noise)
-
-    def target_fn(noise: Float[Array, " d"]) -> Scalar:
-        position, log_det = base.transform(unravel(noise))
-        return logdensity_fn(position) + log_det
-
-    return AnnealedPath(
-        lambda key: jr.normal(key, flat.shape, flat.dtype),
-        standard_normal_logdensity,
-        target_fn,
+        lambda key: ravel_pytree(there.base.sample(key)[0])[0],
+        lambda z: there.base.log_prob(unravel(z)),
+        lambda z: there.logdensity_fn(unravel(z)),
         flat.size,
         flat.dtype,
     )
@@ -134,7 +116,9 @@ def move(
     """
     steps = noise.jitter * step_sizes
 
-    def one_leapfrog(_: int, state: tuple[AnnealedPoint, Array]) -> tuple[AnnealedPoint, Array]:
+    def one_leapfrog(
+        _: Scalar, state: tuple[AnnealedPoint, Array]
+    ) -> tuple[AnnealedPoint, Array]:
         point, momentum = state
         force = point.tempered_grad(inverse_temperature)
         position, momentum = start_leapfrog(point.position, momentum, force, steps)

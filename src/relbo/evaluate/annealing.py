@@ -1,5 +1,6 @@
 """Annealed importance sampling: pilot runs fit a schedule, a weighted run uses it."""
 
+from dataclasses import dataclass
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -9,8 +10,10 @@ import jax.random as jr
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Scalar
 
 from relbo._devices import Spread, rows
+from relbo.core.checks import check_fraction, check_integer
 from relbo.evaluate.annealed_path import AnnealedPath, AnnealedPoint, draw_noise, move
 
+MIN_CHAINS = 4
 NUM_PILOTS = 2
 PILOT_SHARE = 4
 """Temperatures of the weighted run per temperature of a pilot run."""
@@ -24,13 +27,27 @@ PRIOR_CHAINS = 10.0
 """The number of chains that the previous temperature's scale counts for."""
 
 
-class AnnealingSettings(NamedTuple):
-    """The settings that a compiled run depends on."""
+@dataclass(frozen=True)
+class AnnealingSettings:
+    """How chains are annealed from a base to a target.
 
-    num_temperatures: int
-    num_chains: int
-    num_leapfrogs: int
-    target_acceptance: float
+    Args:
+        num_temperatures: number of steps from the base to the target.
+        num_chains: number of independent chains.
+        num_leapfrogs: number of gradients at each temperature.
+        target_acceptance: the acceptance rate that the step sizes are fitted to.
+    """
+
+    num_temperatures: int = 1_000
+    num_chains: int = 64
+    num_leapfrogs: int = 5
+    target_acceptance: float = 0.8
+
+    def __post_init__(self) -> None:
+        check_integer("num_temperatures", self.num_temperatures, 1)
+        check_integer("num_chains", self.num_chains, MIN_CHAINS)
+        check_integer("num_leapfrogs", self.num_leapfrogs, 1)
+        check_fraction("target_acceptance", self.target_acceptance)
 
     @property
     def num_pilot_steps(self) -> int:
@@ -71,16 +88,13 @@ class AnnealedWalk(NamedTuple):
     """The step sizes and scales at each temperature, as this run found them."""
     speeds: Float[Array, " temperatures+1"]
     """The spread of log target - log base: how fast the density changes."""
-    acceptance: Scalar
 
 
 class Annealed(NamedTuple):
-    """The result of the weighted run."""
+    """The log weights of the chains."""
 
-    log_weights: Float[Array, " chains"]
-    positions: Float[Array, "chains d"]
-    acceptance: Scalar
-    reverse_log_weights: Float[Array, " chains"] | None
+    forward: Float[Array, " chains"]
+    reverse: Float[Array, " chains"] | None
     """Log weights of 1 / Z, if there was an exact draw to start the reverse run from."""
 
 
@@ -111,25 +125,19 @@ def anneal(
 
     def run(
         schedule: AnnealingSchedule, phase: AnnealingPhase
-    ) -> tuple[AnnealingSchedule, tuple[Array, ...]]:
+    ) -> tuple[AnnealingSchedule, Float[Array, " chains"]]:
         walk = _walk(path, settings, schedule, phase, exact, spread)
         refitted = _refit(walk, phase)
         schedule = jax.tree.map(
             lambda new, old: jnp.where(phase.is_pilot, new, old), refitted, schedule
         )
-        return schedule, (walk.log_weights, walk.points.position, walk.acceptance)
+        return schedule, walk.log_weights
 
-    _, (log_weights, positions, acceptance) = jax.lax.scan(
-        run, _first_schedule(path, settings), phases
-    )
+    _, log_weights = jax.lax.scan(run, _first_schedule(path, settings), phases)
     if spread is not None:
         log_weights = spread.whole(log_weights)
-    return Annealed(
-        log_weights[NUM_PILOTS],
-        positions[NUM_PILOTS],
-        acceptance[NUM_PILOTS],
-        None if exact is None else log_weights[NUM_PILOTS + 1],
-    )
+    reverse = None if exact is None else log_weights[NUM_PILOTS + 1]
+    return Annealed(log_weights[NUM_PILOTS], reverse)
 
 
 def _first_schedule(path: AnnealedPath, settings: AnnealingSettings) -> AnnealingSchedule:
@@ -160,15 +168,13 @@ def _walk(
         start = jnp.where(phase.is_forward, start, exact[None])
     points = jax.vmap(path.at)(rows(spread, start))
     scale, speed = _scale_and_speed(points)
-    zero = jnp.zeros((), start.dtype)
     first = AnnealedWalk(
         points,
         jnp.zeros(settings.num_chains, start.dtype),
-        zero,
+        jnp.zeros((), start.dtype),
         jnp.where(_is_known(scale), scale, 1.0),
         schedule,
         jnp.zeros_like(schedule.inverse_temperatures).at[0].set(speed),
-        zero,
     )
 
     def step(i: Int[Array, ""], walk: AnnealedWalk) -> AnnealedWalk:
@@ -176,8 +182,7 @@ def _walk(
         walk = walk._replace(points=rows(spread, walk.points))
         return _step(jr.fold_in(key, i), t, path, settings, schedule, phase, walk)
 
-    walk = jax.lax.fori_loop(0, phase.num_steps, step, first)
-    return walk._replace(acceptance=walk.acceptance / phase.num_steps)
+    return jax.lax.fori_loop(0, phase.num_steps, step, first)
 
 
 def _step(
@@ -215,7 +220,6 @@ def _step(
             scales=walk.schedule.scales.at[t].set(scale),
         ),
         walk.speeds.at[t + 1].set(speed),
-        walk.acceptance + jnp.mean(accepted),
     )
 
 
@@ -273,9 +277,7 @@ def _interpolate(
     return (1 - share) * known[after - 1] + share * known[after]
 
 
-def _lengths(
-    betas: Float[Array, " temperatures+1"], speeds: Float[Array, " temperatures+1"]
-) -> Float[Array, " temperatures+1"]:
+def _lengths(betas: Float[Array, " n"], speeds: Float[Array, " n"]) -> Float[Array, " n"]:
     r"""Computes the share of the path's length before each temperature.
 
     The length of a step is $\Delta\beta$ times the spread of log target - log base. Steps of

@@ -3,8 +3,9 @@
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Scalar
+from jaxtyping import Array, ArrayLike, Float, Int, Scalar
 
+from relbo.core.checks import check_integer
 from relbo.evaluate.forecasts import CategoricalForecast
 
 
@@ -17,14 +18,14 @@ class Decision(NamedTuple):
     """Its expected utility."""
 
 
-def decide(forecast: CategoricalForecast, utility: Float[Array, "actions classes"]) -> Decision:
+def decide(forecast: CategoricalForecast, utility: ArrayLike) -> Decision:
     r"""Returns the action with the highest expected utility.
 
     $$a^*(x) = \arg\max_a \sum_y p(y \mid x)\, u(a, y)$$
 
     Args:
         forecast: probabilities of the classes.
-        utility: the utility of each action in each class, for any number of actions.
+        utility: the utility of each action (row) in each class (column).
 
     Returns:
         A `Decision` with one action per case.
@@ -62,7 +63,7 @@ class Reliability(NamedTuple):
 
 
 def reliability(
-    forecast: CategoricalForecast, observed: Int[Array, " n"], *, num_bins: int = 15
+    forecast: CategoricalForecast, observed: ArrayLike, *, num_bins: int = 15
 ) -> Reliability:
     """Computes accuracy in bins of equal width by the probability of the most probable class.
 
@@ -71,8 +72,7 @@ def reliability(
         observed: the true classes.
         num_bins: number of bins.
     """
-    if num_bins < 1:
-        raise ValueError(f"num_bins: expected at least 1, got {num_bins}")
+    check_integer("num_bins", num_bins, 1)
     confidence = jnp.exp(jnp.max(forecast.log_probs, axis=-1))
     is_correct = forecast.mode == jnp.asarray(observed)
     bins = jnp.clip(jnp.ceil(confidence * num_bins).astype(int) - 1, 0, num_bins - 1)
@@ -87,7 +87,7 @@ def reliability(
 
 
 def calibration_error(
-    forecast: CategoricalForecast, observed: Int[Array, " n"], *, num_bins: int = 15
+    forecast: CategoricalForecast, observed: ArrayLike, *, num_bins: int = 15
 ) -> Scalar:
     """Returns the expected calibration error: the mean difference of confidence and accuracy.
 

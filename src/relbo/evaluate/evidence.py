@@ -1,7 +1,8 @@
 """Estimates the evidence of a model."""
 
 from collections.abc import Callable
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import equinox as eqx
@@ -14,19 +15,20 @@ from numpyro import handlers
 from numpyro.infer import Trace_ELBO
 from numpyro.infer.autoguide import AutoGuide
 
-from relbo._devices import Spread, placed_arrays, spread_over
-from relbo.core.bases import AbstractBase, StandardNormal
-from relbo.core.random import KeyLike, as_key
+from relbo.core.bases import StandardNormal
+from relbo.core.checks import check_instance, check_integer
+from relbo.core.random import KeyLike
 from relbo.core.refinement import Refinement
 from relbo.evaluate.annealed import (
     ANNEALED,
     Bidirectional,
+    annealed_log_weights,
     bidirectional,
-    checked_settings,
 )
-from relbo.evaluate.annealed_path import path_between
-from relbo.evaluate.annealing import AnnealingSettings, anneal
-from relbo.evaluate.importance import importance_estimate, map_batched
+from relbo.evaluate.annealed_path import AnnealedPath, path_between
+from relbo.evaluate.annealing import AnnealingSettings
+from relbo.evaluate.batches import map_with_keys
+from relbo.evaluate.importance import importance_estimate
 from relbo.evaluate.record import Evaluation
 from relbo.guides import AutoRefined, refine
 from relbo.guides.refined_guide import AbstractRefinedGuide
@@ -35,8 +37,23 @@ from relbo.problem.numpyro import logdensity, unconstrained_value
 from relbo.problem.refusals import NEEDS_VALUES
 from relbo.problem.traces import Model, Sites, initial_run, is_factor, latent_names, run
 
-EvidenceMethod = Literal["ais", "importance"]
-DEFAULT_DRAWS = {"ais": 64, "importance": 1_000}
+
+@dataclass(frozen=True)
+class ImportanceSettings:
+    """How many weighted draws of a guide are taken.
+
+    Args:
+        num_draws: number of draws.
+        batch_size: number of draws at a time; all by default.
+    """
+
+    num_draws: int = 1_000
+    batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        check_integer("num_draws", self.num_draws, 2)
+        if self.batch_size is not None:
+            check_integer("batch_size", self.batch_size, 1)
 
 
 def log_evidence(
@@ -47,21 +64,16 @@ def log_evidence(
     *,
     guide: Model | None = None,
     params: dict[str, PyTree] | None = None,
-    method: EvidenceMethod = "ais",
-    num_draws: int | None = None,
-    num_temperatures: int = 1_000,
-    num_leapfrogs: int = 5,
-    target_acceptance: float = 0.8,
-    batch_size: int | None = None,
+    settings: AnnealingSettings | ImportanceSettings = AnnealingSettings(),
     smooth: bool = False,
     mesh: Mesh | None = None,
 ) -> Evaluation:
     r"""Estimates the log evidence $\log p(x)$ of a model.
 
-    `method="ais"` runs annealed importance sampling on the unconstrained latent values, from
-    the guide's base normal (unrefined) or from a standard normal. `method="importance"`
-    averages the weights $p(x, z) / q(z)$ of draws from the guide; those of a refined guide are
-    weights of whole paths.
+    With `AnnealingSettings` it runs annealed importance sampling on the unconstrained latent
+    values, from the guide's base normal (unrefined) or from a standard normal. With
+    `ImportanceSettings` it averages the weights $p(x, z) / q(z)$ of draws from the guide; those
+    of a refined guide are weights of whole paths.
 
     A second call on data of the same shapes needs no new compilation.
 
@@ -72,10 +84,7 @@ def log_evidence(
         args, kwargs: its arguments, with all of the data.
         guide: a trained guide: a refined one, an autoguide, or one of your own.
         params: the learned parameters of guide and model, as `SVI.get_params` returns them.
-        method: `"ais"` or `"importance"`, which needs a guide.
-        num_draws: number of independent chains (64 by default) or weighted draws (1,000).
-        num_temperatures, num_leapfrogs, target_acceptance: as for `annealed_importance`.
-        batch_size: number of draws at a time with `"importance"`; all by default.
+        settings: `AnnealingSettings`, or `ImportanceSettings`, which need a guide.
         smooth: whether to average Pareto-smoothed weights; see `importance_estimate`.
         mesh: the devices that share the chains or draws; all by default, as for `relbo.fit`.
 
@@ -90,21 +99,30 @@ def log_evidence(
         ...     numpyro.sample("x", dist.Normal(mu, 1.0), obs=x)
         >>> estimate = log_evidence(jr.key(0), model, (1.5,))  # log N(1.5; 0, sqrt 2) = -1.828
     """
-    if method not in DEFAULT_DRAWS:
-        raise ValueError(f'method: expected "ais" or "importance", got {method!r}')
-    number = DEFAULT_DRAWS[method] if num_draws is None else num_draws
-    params, spread = params or {}, spread_over(mesh)
+    params = params or {}
     problem = read(model, args, kwargs, params=params)
-    placed = placed_arrays(spread, (problem, as_key(key), params))
-    if method == "ais":
+    if isinstance(settings, AnnealingSettings):
         form = None if guide is None else _refined_form(guide, model, problem, params)
-        settings = checked_settings(num_temperatures, number, num_leapfrogs, target_acceptance)
-        log_weights = _call(_annealed_log_weights, *placed, form, settings, spread)
+        log_weights = _with_data(
+            problem,
+            lambda p: annealed_log_weights(
+                key, eqx.Partial(_path, p, params, form), settings, mesh
+            ),
+        )
         return importance_estimate(log_weights, estimator=ANNEALED, smooth=smooth)
+    check_instance("settings", settings, ImportanceSettings, "AnnealingSettings()")
     if guide is None:
-        raise ValueError('guide: method="importance" draws from a guide, got none')
-    size = number if batch_size is None else batch_size
-    log_weights = _call(_guide_log_weights, *placed, guide, number, size, spread)
+        raise ValueError("guide: ImportanceSettings draw from a guide, got none")
+    log_weights = _with_data(
+        problem,
+        lambda p: map_with_keys(
+            key,
+            eqx.Partial(_log_weight, p, params, guide),
+            settings.num_draws,
+            batch_size=settings.batch_size or settings.num_draws,
+            mesh=mesh,
+        ),
+    )
     valid = _refined_form(guide, model, problem, params, dependent=True).bound.valid
     return importance_estimate(log_weights, valid_bound=valid, smooth=smooth)
 
@@ -117,10 +135,7 @@ def bidirectional_evidence(
     *,
     params: dict[str, PyTree] | None = None,
     num_simulations: int = 8,
-    num_temperatures: int = 1_000,
-    num_chains: int = 16,
-    num_leapfrogs: int = 5,
-    target_acceptance: float = 0.8,
+    settings: AnnealingSettings = AnnealingSettings(num_chains=16),
     batch_size: int = 8,
     mesh: Mesh | None = None,
 ) -> Bidirectional:
@@ -134,23 +149,19 @@ def bidirectional_evidence(
         model: a NumPyro program with proper priors and without factors.
         args, kwargs: its arguments.
         params: values of its parameters, if it has any.
-        num_simulations, num_temperatures, num_chains: as for `bidirectional`.
-        num_leapfrogs, target_acceptance, batch_size, mesh: as for `bidirectional`.
+        num_simulations, settings, batch_size, mesh: as for `bidirectional`.
 
     Returns:
         A `Bidirectional`.
     """
     program = SimulatedData(read(model, args, kwargs, params=params))
     return bidirectional(
-        as_key(key),
+        key,
         program.simulate,
         program,
         StandardNormal(program.template),
         num_simulations=num_simulations,
-        num_temperatures=num_temperatures,
-        num_chains=num_chains,
-        num_leapfrogs=num_leapfrogs,
-        target_acceptance=target_acceptance,
+        settings=settings,
         batch_size=batch_size,
         mesh=mesh,
     )
@@ -211,58 +222,35 @@ class SimulatedData(eqx.Module):
         return handlers.substitute(self.problem.program.model, data=self.problem.data.params)
 
 
-def _call(function: Callable, problem: Problem, *rest: Any) -> Float[Array, " draws"]:
-    """Calls with the data traced, or as constants if the guide needs their values."""
+def _with_data(
+    problem: Problem, compute: Callable[[Problem], Float[Array, " draws"]]
+) -> Float[Array, " draws"]:
+    """Computes with the data traced, or as constants if the guide needs their values."""
     try:
-        return function(problem, *rest)
+        return compute(problem)
     except NEEDS_VALUES:
-        return function(problem.with_constants(), *rest)
+        return compute(problem.with_constants())
 
 
-@eqx.filter_jit
-def _annealed_log_weights(
-    problem: Problem,
-    key: PRNGKeyArray,
-    params: dict[str, PyTree],
-    guide: AbstractRefinedGuide | None,
-    settings: AnnealingSettings,
-    spread: Spread | None,
-) -> Float[Array, " chains"]:
-    base, unpack = _base(guide, problem, params)
-    path = path_between(base, lambda z: problem.logdensity_at(unpack(z)), whiten=True)
-    return anneal(key, path, settings, spread=spread).log_weights
-
-
-def _base(
-    guide: AbstractRefinedGuide | None, problem: Problem, params: dict[str, PyTree]
-) -> tuple[AbstractBase, Callable[[PyTree], dict[str, Array]]]:
-    """Returns where chains start, and the map from there to unconstrained values by site."""
+def _path(
+    problem: Problem, params: dict[str, PyTree], guide: AbstractRefinedGuide | None
+) -> AnnealedPath:
+    """Returns the path from the guide's base, or from a standard normal, to the posterior."""
     if guide is None:
-        like = problem.unravel(jnp.zeros(problem.size))
-        return StandardNormal(like), lambda position: position
+        base = StandardNormal(problem.unravel(jnp.zeros(problem.size)))
+        return path_between(base, problem.logdensity_at, whiten=True)
     with handlers.block(), handlers.substitute(data=params):
         start = guide.start(jr.key(0), problem.call)
-    return start.base, guide.unpack
+    logdensity_fn = lambda position: problem.logdensity_at(guide.unpack(position))
+    return path_between(start.base, logdensity_fn, whiten=True)
 
 
-@eqx.filter_jit
-def _guide_log_weights(
-    problem: Problem,
-    key: PRNGKeyArray,
-    params: dict[str, PyTree],
-    guide: Model,
-    num_draws: int,
-    batch_size: int,
-    spread: Spread | None,
-) -> Float[Array, " draws"]:
+def _log_weight(
+    problem: Problem, params: dict[str, PyTree], guide: Model, key: PRNGKeyArray
+) -> Scalar:
     model, call = problem.program.model, problem.call
-    loss = Trace_ELBO()
-
-    def log_weight(key: PRNGKeyArray) -> Scalar:
-        value: Any = loss.loss(key, params, model, guide, *call.args, **call.kwargs)
-        return -value
-
-    return map_batched(log_weight, jr.split(key, num_draws), batch_size, spread)
+    loss: Any = Trace_ELBO().loss(key, params, model, guide, *call.args, **call.kwargs)
+    return -loss
 
 
 _REFINED_FORMS: WeakKeyDictionary[Any, dict] = WeakKeyDictionary()

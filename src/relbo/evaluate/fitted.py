@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import equinox as eqx
@@ -9,20 +10,21 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+import numpyro.distributions as dist
 from jax.scipy.linalg import solve_triangular
-from jax.scipy.special import gammaln
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, Scalar
 
-from relbo._devices import Spread, placed_arrays, spread_over
 from relbo.core.bases import AbstractBase
-from relbo.core.checks import check_integer
-from relbo.core.random import KeyLike, as_key
-from relbo.evaluate.importance import log_mean, map_batched, pareto_smoothed
+from relbo.core.checks import check_integer, check_positive
+from relbo.core.random import KeyLike
+from relbo.evaluate.batches import map_with_keys
+from relbo.evaluate.bisection import bisect
+from relbo.evaluate.importance import log_mean, pareto_smoothed, pointwise
 from relbo.evaluate.record import PointwiseEvaluation
 
 NUM_EM_ITERATIONS = 10
-NUM_BISECTIONS = 20
+NUM_HALVINGS = 20
 MIN_SHARE = 1e-6
 """The smallest share of a component: an empty one must not cause a division by zero."""
 
@@ -57,17 +59,13 @@ class FittedProposal:
     min_scale: float = 0.02
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("num_components", 1),
-            ("num_rounds", 0),
-            ("degrees_of_freedom", 1),
-        ):
-            check_integer(name, getattr(self, name), least)
+        check_integer("num_components", self.num_components, 1)
+        check_integer("num_rounds", self.num_rounds, 0)
+        check_integer("degrees_of_freedom", self.degrees_of_freedom, 1)
         if self.num_round_draws is not None:
             check_integer("num_round_draws", self.num_round_draws, 2)
-        for name in ("inflation", "min_scale"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name}: expected more than 0, got {getattr(self, name)}")
+        check_positive("inflation", self.inflation)
+        check_positive("min_scale", self.min_scale)
         if not 0.0 <= self.defensive_weight < 1.0:
             raise ValueError(
                 f"defensive_weight: expected a number in [0, 1), got {self.defensive_weight}"
@@ -129,58 +127,45 @@ def fitted_importance(
     """
     draws = jnp.asarray(draws, jnp.result_type(float, draws))
     check_integer("num_draws", num_draws, 2)
-    _check_draws(draws, jax.tree.leaves(data)[0].shape[0])
-    spread = spread_over(mesh)
-    given = placed_arrays(spread, (as_key(key), logdensity_fn, data, draws, base))
-    typed_key, logdensity_fn, data, draws, base = given
-    log_weights = _log_weights(
-        typed_key, logdensity_fn, data, draws, base, num_draws, proposal, batch_size, spread
+    num_points = jax.tree.leaves(data)[0].shape[0]
+    if draws.ndim != 3 or draws.shape[0] != num_points or draws.shape[1] < 1:
+        raise ValueError(
+            f"draws: expected the shape ({num_points}, draws, d), with draws for each data "
+            f"point, got {draws.shape}"
+        )
+    log_weights = map_with_keys(
+        key,
+        eqx.Partial(weigh_point, logdensity_fn, base, num_draws, proposal),
+        num_points,
+        data,
+        draws,
+        batch_size=batch_size,
+        mesh=mesh,
     )
-    value, stderr, ess = (np.asarray(leaf) for leaf in log_mean(log_weights))
     pareto_k = pareto_smoothed(np.asarray(log_weights))[1] if pareto else None
     name = "importance sampling from a fitted proposal"
-    return PointwiseEvaluation(value, stderr, name, True, num_draws, ess, pareto_k)
-
-
-@eqx.filter_jit
-def _log_weights(
-    key: PRNGKeyArray,
-    logdensity_fn: Callable,
-    data: PyTree,
-    draws: Float[Array, "points draws d"],
-    base: AbstractBase,
-    num_draws: int,
-    proposal: FittedProposal,
-    batch_size: int,
-    spread: Spread | None,
-) -> Float[Array, "points num_draws"]:
-    def one(inputs: tuple[PRNGKeyArray, PyTree, Array]) -> Float[Array, " num_draws"]:
-        key, point, draws = inputs
-        at_point = lambda z: logdensity_fn(z, point)
-        return weigh_point(key, at_point, draws, base, num_draws, proposal)
-
-    keys = jr.split(key, draws.shape[0])
-    return map_batched(one, (keys, data, draws), batch_size, spread)
+    return pointwise(log_mean(log_weights), name, num_draws, pareto_k=pareto_k)
 
 
 def weigh_point(
-    key: PRNGKeyArray,
-    logdensity_fn: Callable[[Float[Array, " d"]], Scalar],
-    draws: Float[Array, "draws d"],
+    logdensity_fn: Callable[[Float[Array, " d"], PyTree], Scalar],
     base: AbstractBase,
     num_draws: int,
     proposal: FittedProposal,
+    key: PRNGKeyArray,
+    point: PyTree,
+    draws: Float[Array, "draws d"],
 ) -> Float[Array, " num_draws"]:
     """Fits the proposal in rounds; returns the log weights of the final draws."""
 
     def fit_and_draw(
         state: tuple[Array, Array], key: PRNGKeyArray, number: int
     ) -> tuple[Array, Array]:
-        points, log_weights = state
-        mixture = fit_mixture(points, tempered_shares(log_weights, points.shape[1]), proposal)
-        points = _draw(key, mixture, base, proposal, number)
-        log_q = jax.vmap(lambda z: _log_prob(z, mixture, base, proposal))(points)
-        return points, jax.vmap(logdensity_fn)(points) - log_q
+        found, log_weights = state
+        mixture = fit_mixture(found, tempered_shares(log_weights, found.shape[1]), proposal)
+        found = _draw(key, mixture, base, proposal, number)
+        log_q = jax.vmap(lambda z: _log_prob(z, mixture, base, proposal))(found)
+        return found, jax.vmap(lambda z: logdensity_fn(z, point))(found) - log_q
 
     # The given draws are repeated up to the number of draws in a round.
     number = num_draws if proposal.num_round_draws is None else proposal.num_round_draws
@@ -202,15 +187,12 @@ def tempered_shares(
     log_weights = jnp.where(jnp.isnan(log_weights), -jnp.inf, log_weights)
     # Bounded below, because zero times minus infinity is NaN.
     log_weights = jnp.maximum(log_weights - jnp.max(log_weights), -1e4)
-
-    def halve(_: int, ends: tuple[Array, Array]) -> tuple[Array, Array]:
-        lower, upper = ends
-        middle = 0.5 * (lower + upper)
-        fits = log_mean(middle * log_weights).ess >= enough
-        return jnp.where(fits, middle, lower), jnp.where(fits, upper, middle)
-
-    ends = jnp.zeros((), log_weights.dtype), jnp.full((), 2.0, log_weights.dtype)
-    power, _ = jax.lax.fori_loop(0, NUM_BISECTIONS, halve, ends)
+    power, _ = bisect(
+        lambda power: log_mean(power * log_weights).ess >= enough,
+        jnp.zeros((), log_weights.dtype),
+        jnp.full((), 2.0, log_weights.dtype),
+        NUM_HALVINGS,
+    )
     return jax.nn.softmax(jnp.minimum(power, 1.0) * log_weights)
 
 
@@ -229,9 +211,9 @@ def fit_mixture(
         jnp.tile(scale_tril, (number, 1, 1)),
     )
 
-    def iterate(_: int, mixture: StudentMixture) -> StudentMixture:
-        log_component = lambda z: _component_log_probs(z, mixture, log_standard_normal)
-        owned = shares[:, None] * jax.nn.softmax(jax.vmap(log_component)(points), axis=1)
+    def iterate(_: Scalar, mixture: StudentMixture) -> StudentMixture:
+        log_probs = lambda z: component_log_probs(z, mixture, dist.MultivariateNormal)
+        owned = shares[:, None] * jax.nn.softmax(jax.vmap(log_probs)(points), axis=1)
         totals = jnp.sum(owned, axis=0) + MIN_SHARE
         locs, trils = jax.vmap(
             lambda s: _moments(points, s, proposal.min_scale), in_axes=1, out_axes=0
@@ -298,44 +280,19 @@ def _log_prob(
     proposal: FittedProposal,
 ) -> Scalar:
     wide = mixture._replace(scale_trils=proposal.inflation * mixture.scale_trils)
-    log_t = lambda noise: log_standard_student(noise, proposal.degrees_of_freedom)
-    fitted = jax.nn.logsumexp(_component_log_probs(position, wide, log_t))
+    student = partial(dist.MultivariateStudentT, proposal.degrees_of_freedom)
+    fitted = jax.nn.logsumexp(component_log_probs(position, wide, student))
     delta = proposal.defensive_weight
     if delta == 0.0:
         return fitted
     return jnp.logaddexp(jnp.log1p(-delta) + fitted, jnp.log(delta) + base.log_prob(position))
 
 
-def _component_log_probs(
+def component_log_probs(
     position: Float[Array, " d"],
     mixture: StudentMixture,
-    log_standard_density: Callable[[Array], Scalar],
+    distribution: Callable[..., dist.Distribution],
 ) -> Float[Array, " components"]:
     """Returns the log density of each component, times its share, at a position."""
-
-    def one(log_share: Scalar, loc: Array, scale_tril: Array) -> Scalar:
-        noise = solve_triangular(scale_tril, position - loc, lower=True)
-        log_det = jnp.sum(jnp.log(jnp.diagonal(scale_tril)))
-        return log_share + log_standard_density(noise) - log_det
-
-    return jax.vmap(one)(*mixture)
-
-
-def log_standard_normal(noise: Float[Array, " d"]) -> Scalar:
-    return -0.5 * jnp.sum(jnp.square(noise) + jnp.log(2.0 * jnp.pi))
-
-
-def log_standard_student(noise: Float[Array, " d"], freedom: int) -> Scalar:
-    dimension = noise.shape[0]
-    constant = gammaln(0.5 * (freedom + dimension)) - gammaln(0.5 * freedom)
-    constant = constant - 0.5 * dimension * jnp.log(freedom * jnp.pi)
-    square = jnp.sum(jnp.square(noise))
-    return constant - 0.5 * (freedom + dimension) * jnp.log1p(square / freedom)
-
-
-def _check_draws(draws: Array, num_points: int) -> None:
-    if draws.ndim != 3 or draws.shape[0] != num_points or draws.shape[1] < 1:
-        raise ValueError(
-            f"draws: expected the shape ({num_points}, draws, d), with draws for each data "
-            f"point, got {draws.shape}"
-        )
+    components = distribution(loc=mixture.locs, scale_tril=mixture.scale_trils)
+    return mixture.log_shares + components.log_prob(position[None])

@@ -11,11 +11,12 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 from jax.scipy.stats import norm
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 
 from relbo.core.weights import log_mean_exp
+from relbo.evaluate.bisection import bisect
 
-NUM_BISECTIONS = 64
+NUM_HALVINGS = 64
 
 
 class AbstractForecast(eqx.Module):
@@ -27,7 +28,7 @@ class AbstractForecast(eqx.Module):
         """The shape of the predicted observations."""
 
     @abstractmethod
-    def log_prob(self, observed: Array) -> Float[Array, "..."]:
+    def log_prob(self, observed: ArrayLike) -> Float[Array, "..."]:
         """Returns the log density (or log probability) of each observation."""
 
     @abstractmethod
@@ -48,7 +49,7 @@ class AbstractRealForecast(AbstractForecast):
         """Returns the quantile of each predictive."""
 
     @abstractmethod
-    def crps(self, observed: Array) -> Float[Array, "..."]:
+    def crps(self, observed: ArrayLike) -> Float[Array, "..."]:
         """Returns the continuous ranked probability score of each observation."""
 
 
@@ -63,7 +64,7 @@ class NormalForecast(AbstractRealForecast):
     loc: Float[Array, "..."]
     scale: Float[Array, "..."]
 
-    def __init__(self, loc: Array, scale: Array | float):
+    def __init__(self, loc: ArrayLike, scale: ArrayLike):
         self.loc, self.scale = _loc_and_scale(loc, scale)
 
     @property
@@ -74,15 +75,15 @@ class NormalForecast(AbstractRealForecast):
     def mean(self) -> Float[Array, "..."]:
         return self.loc
 
-    def log_prob(self, observed: Array) -> Float[Array, "..."]:
+    def log_prob(self, observed: ArrayLike) -> Float[Array, "..."]:
         return norm.logpdf(observed, self.loc, self.scale)
 
     def quantile(self, level: float) -> Float[Array, "..."]:
         return norm.ppf(level, self.loc, self.scale)
 
-    def crps(self, observed: Array) -> Float[Array, "..."]:
+    def crps(self, observed: ArrayLike) -> Float[Array, "..."]:
         spread = _mean_absolute(jnp.zeros_like(self.loc), jnp.sqrt(2.0) * self.scale)
-        return _mean_absolute(observed - self.loc, self.scale) - 0.5 * spread
+        return _mean_absolute(jnp.asarray(observed) - self.loc, self.scale) - 0.5 * spread
 
     def entropy(self, key: PRNGKeyArray | None, num_draws: int) -> Float[Array, "..."]:
         return 0.5 * (1.0 + jnp.log(2.0 * jnp.pi)) + jnp.log(self.scale)
@@ -108,7 +109,7 @@ class NormalMixtureForecast(AbstractRealForecast):
     loc: Float[Array, "draws ..."]
     scale: Float[Array, "draws ..."]
 
-    def __init__(self, loc: Array, scale: Array | float):
+    def __init__(self, loc: ArrayLike, scale: ArrayLike):
         self.loc, self.scale = _loc_and_scale(loc, scale)
         _check_has_draws("loc", self.loc)
 
@@ -120,25 +121,23 @@ class NormalMixtureForecast(AbstractRealForecast):
     def mean(self) -> Float[Array, "..."]:
         return jnp.mean(self.loc, axis=0)
 
-    def log_prob(self, observed: Array) -> Float[Array, "..."]:
+    def log_prob(self, observed: ArrayLike) -> Float[Array, "..."]:
         log_probs = norm.logpdf(jnp.asarray(observed)[None], self.loc, self.scale)
         return log_mean_exp(jnp.moveaxis(log_probs, 0, -1))
 
     def quantile(self, level: float) -> Float[Array, "..."]:
         # The quantile of a mixture lies between those of its components.
         parts = norm.ppf(level, self.loc, self.scale)
-
-        def halve(_: int, ends: tuple[Array, Array]) -> tuple[Array, Array]:
-            lower, upper = ends
-            middle = 0.5 * (lower + upper)
-            below = self._cdf(middle) < level
-            return jnp.where(below, middle, lower), jnp.where(below, upper, middle)
-
-        ends = (jnp.min(parts, axis=0), jnp.max(parts, axis=0))
-        lower, upper = jax.lax.fori_loop(0, NUM_BISECTIONS, halve, ends)
+        cdf = lambda z: jnp.mean(norm.cdf(z[None], self.loc, self.scale), axis=0)
+        lower, upper = bisect(
+            lambda z: cdf(z) < level,
+            jnp.min(parts, axis=0),
+            jnp.max(parts, axis=0),
+            NUM_HALVINGS,
+        )
         return 0.5 * (lower + upper)
 
-    def crps(self, observed: Array) -> Float[Array, "..."]:
+    def crps(self, observed: ArrayLike) -> Float[Array, "..."]:
         r"""Computes $E|X - y| - \tfrac12 E|X - X'|$ in closed form, over pairs of normals."""
 
         def distance_to(part: tuple[Array, Array]) -> Array:
@@ -169,9 +168,6 @@ class NormalMixtureForecast(AbstractRealForecast):
         draws = (parts, jr.split(noise_key, num_draws))
         return -jnp.mean(jax.lax.map(log_prob, draws), axis=0)
 
-    def _cdf(self, value: Array) -> Array:
-        return jnp.mean(norm.cdf(value[None], self.loc, self.scale), axis=0)
-
 
 class DrawsForecast(AbstractRealForecast):
     """A predictive distribution that is known only by draws from it.
@@ -182,7 +178,7 @@ class DrawsForecast(AbstractRealForecast):
 
     draws: Float[Array, "draws ..."]
 
-    def __init__(self, draws: Array):
+    def __init__(self, draws: ArrayLike):
         self.draws = jnp.asarray(draws, jnp.result_type(float, draws))
         _check_has_draws("draws", self.draws)
 
@@ -197,7 +193,7 @@ class DrawsForecast(AbstractRealForecast):
     def quantile(self, level: float) -> Float[Array, "..."]:
         return jnp.quantile(self.draws, level, axis=0)
 
-    def log_prob(self, observed: Array) -> Float[Array, "..."]:
+    def log_prob(self, observed: ArrayLike) -> Float[Array, "..."]:
         raise ValueError(
             "DrawsForecast: draws have no density, and thus no log score and no entropy: use "
             "the normals that the draws come from (NormalMixtureForecast), or the CRPS"
@@ -206,7 +202,7 @@ class DrawsForecast(AbstractRealForecast):
     def entropy(self, key: PRNGKeyArray | None, num_draws: int) -> Float[Array, "..."]:
         return self.log_prob(self.mean)
 
-    def crps(self, observed: Array) -> Float[Array, "..."]:
+    def crps(self, observed: ArrayLike) -> Float[Array, "..."]:
         r"""Computes the fair score, which is unbiased for any number n of draws.
 
         $$\frac1n \sum_i |x_i - y| - \frac{1}{n (n - 1)} \sum_{i < j} |x_i - x_j|,$$
@@ -234,7 +230,7 @@ class CategoricalForecast(AbstractForecast):
 
     log_probs: Float[Array, "... categories"]
 
-    def __init__(self, logits: Array, *, mixture: bool = False):
+    def __init__(self, logits: ArrayLike, *, mixture: bool = False):
         logits = jnp.asarray(logits, jnp.result_type(float, logits))
         if logits.ndim < 1 + mixture:
             raise ValueError(
@@ -248,7 +244,7 @@ class CategoricalForecast(AbstractForecast):
     def shape(self) -> tuple[int, ...]:
         return self.log_probs.shape[:-1]
 
-    def log_prob(self, observed: Int[Array, "..."]) -> Float[Array, "..."]:
+    def log_prob(self, observed: ArrayLike) -> Float[Array, "..."]:
         index = jnp.asarray(observed)[..., None]
         picked = jnp.take_along_axis(self.log_probs, index, axis=-1, mode="fill")
         return picked[..., 0]
@@ -271,7 +267,7 @@ def _mean_absolute(loc: Array, scale: Array) -> Array:
     return 2.0 * scale * norm.pdf(standardised) + loc * (2.0 * norm.cdf(standardised) - 1.0)
 
 
-def _loc_and_scale(loc: Array, scale: Array | float) -> tuple[Array, Array]:
+def _loc_and_scale(loc: ArrayLike, scale: ArrayLike) -> tuple[Array, Array]:
     loc = jnp.asarray(loc, jnp.result_type(float, loc))
     scale = jnp.asarray(scale, loc.dtype)
     if scale.shape not in ((), loc.shape):

@@ -3,22 +3,19 @@
 import math
 import warnings
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
-import jax.random as jr
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray, Scalar
 
-from relbo._devices import Spread, placed_arrays, spread_over
 from relbo.core.checks import check_integer
-from relbo.core.random import KeyLike, as_key
+from relbo.core.random import KeyLike
 from relbo.core.weights import log_mean_exp
-from relbo.evaluate.record import Evaluation
+from relbo.evaluate.batches import map_with_keys
+from relbo.evaluate.record import Evaluation, PointwiseEvaluation
 
 MIN_SPREAD = 1e-5
 """Log weights that differ by less are equal up to rounding."""
@@ -62,6 +59,19 @@ def log_mean(log_weights: Float[Array, "... draws"]) -> LogMean:
     stderr = jnp.where(is_finite & (number > 1), jnp.sqrt(variance), jnp.inf)
     ess = jnp.where(is_finite, 1.0 / jnp.where(is_finite, squares, 1.0), 0.0)
     return LogMean(value, stderr, ess)
+
+
+def pointwise(
+    means: LogMean,
+    estimator: str,
+    num_draws: int,
+    *,
+    valid_bound: bool = True,
+    pareto_k: np.ndarray | None = None,
+) -> PointwiseEvaluation:
+    """Returns the means of all data points as an evaluation."""
+    value, stderr, ess = (np.asarray(leaf) for leaf in means)
+    return PointwiseEvaluation(value, stderr, estimator, valid_bound, num_draws, ess, pareto_k)
 
 
 def pareto_smoothed(
@@ -153,8 +163,7 @@ def importance_estimate(
         estimator: the name of the estimator in reports.
         valid_bound: whether the weights come from a valid account.
         smooth: average Pareto-smoothed weights instead, which has less variance and some bias,
-        and
-            is not a bound.
+            and is not a bound.
 
     Returns:
         An `Evaluation`.
@@ -230,51 +239,19 @@ def importance_weighting(
         >>> estimate = importance_weighting(jr.key(0), source)
     """
     check_integer("num_draws", num_draws, 2)
-    spread = spread_over(mesh)
-    typed_key, source = placed_arrays(spread, (as_key(key), source))
-    log_weights = _weigh(typed_key, source, num_draws, batch_size or num_draws, spread)
+    log_weights = map_with_keys(
+        key,
+        eqx.Partial(_log_weight, source),
+        num_draws,
+        batch_size=batch_size or num_draws,
+        mesh=mesh,
+    )
     return importance_estimate(
         log_weights, estimator=estimator, valid_bound=valid_bound, smooth=smooth
     )
 
 
-@eqx.filter_jit
-def _weigh(
-    key: PRNGKeyArray,
-    source: Callable,
-    num_draws: int,
-    batch_size: int,
-    spread: Spread | None,
-) -> Float[Array, " draws"]:
-    keys = jr.split(key, num_draws)
-    return map_batched(lambda k: source(k)[1], keys, batch_size, spread)
-
-
-def map_batched(
-    function: Callable, inputs: Any, batch_size: int, spread: Spread | None = None
-) -> Any:
-    """Applies `jax.vmap` in batches, one after the other, to bound memory.
-
-    `jax.lax.map` compiles the last, smaller batch separately; this function pads it instead.
-
-    Args:
-        function: a function of one input.
-        inputs: the inputs, along the leading axis.
-        batch_size: number of inputs at a time.
-        spread: devices that share each batch, which is enlarged to a multiple of their number.
-    """
-    number = jax.tree.leaves(inputs)[0].shape[0]
-    batch_size = min(batch_size, number)
-    if spread is not None:
-        batch_size = -(-batch_size // spread.num_devices) * spread.num_devices
-    num_batches = -(-number // batch_size)
-    index = jnp.arange(num_batches * batch_size) % number
-    take = partial(jnp.take, indices=index, axis=0)
-    filled = jax.tree.map(take, inputs)
-    if spread is None:
-        outputs = jax.lax.map(function, filled, batch_size=batch_size)
-        return jax.tree.map(lambda leaf: leaf[:number], outputs)
-    batched = lambda leaf: leaf.reshape(num_batches, batch_size, *leaf.shape[1:])
-    outputs = jax.lax.map(partial(spread.map, function), jax.tree.map(batched, filled))
-    flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:number], outputs)
-    return spread.whole(flat)
+def _log_weight(
+    source: Callable[[PRNGKeyArray], tuple[Any, Scalar]], key: PRNGKeyArray
+) -> Scalar:
+    return source(key)[1]

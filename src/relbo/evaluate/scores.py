@@ -6,8 +6,9 @@ better when smaller.
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Scalar
+from jaxtyping import Array, ArrayLike, Bool, Float, Scalar
 
+from relbo.core.checks import check_fraction
 from relbo.core.random import KeyLike, as_key
 from relbo.evaluate.forecasts import (
     AbstractForecast,
@@ -16,7 +17,7 @@ from relbo.evaluate.forecasts import (
 )
 
 
-def log_score(forecast: AbstractForecast, observed: Array) -> Float[Array, "..."]:
+def log_score(forecast: AbstractForecast, observed: ArrayLike) -> Float[Array, "..."]:
     """Returns the log density (or log probability) of each observation; larger is better.
 
     Args:
@@ -51,7 +52,7 @@ def predictive_entropy(
 
 
 def interval_score(
-    forecast: AbstractRealForecast, observed: Array, *, alpha: float = 0.05
+    forecast: AbstractRealForecast, observed: ArrayLike, *, alpha: float = 0.05
 ) -> Float[Array, "..."]:
     r"""Scores the central interval of probability $1 - \alpha$; smaller is better.
 
@@ -78,13 +79,12 @@ def central_interval(
     forecast: AbstractRealForecast, *, alpha: float = 0.05
 ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
     """Returns the ends of the central interval of probability 1 - alpha."""
-    if not 0.0 < alpha < 1.0:
-        raise ValueError(f"alpha: expected a number between 0 and 1, got {alpha}")
+    check_fraction("alpha", alpha)
     return forecast.quantile(0.5 * alpha), forecast.quantile(1.0 - 0.5 * alpha)
 
 
 def covered(
-    forecast: AbstractRealForecast, observed: Array, *, alpha: float = 0.05
+    forecast: AbstractRealForecast, observed: ArrayLike, *, alpha: float = 0.05
 ) -> Bool[Array, "..."]:
     """Returns whether each observation is in the central interval of probability 1 - alpha."""
     lower, upper = central_interval(forecast, alpha=alpha)
@@ -92,18 +92,20 @@ def covered(
     return (lower <= observed) & (observed <= upper)
 
 
-def coverage(forecast: AbstractRealForecast, observed: Array, *, alpha: float = 0.05) -> Scalar:
+def coverage(
+    forecast: AbstractRealForecast, observed: ArrayLike, *, alpha: float = 0.05
+) -> Scalar:
     """Returns the fraction of observations in the central interval of probability 1 - alpha."""
     inside = covered(forecast, observed, alpha=alpha)
     return jnp.mean(inside, dtype=jnp.result_type(float))
 
 
-def mae(forecast: AbstractRealForecast, observed: Array) -> Scalar:
+def mae(forecast: AbstractRealForecast, observed: ArrayLike) -> Scalar:
     """Returns the mean absolute error of the median, the point forecast that minimises it."""
     return jnp.mean(jnp.abs(forecast.quantile(0.5) - _check_shape(forecast, observed)))
 
 
-def crps(forecast: AbstractRealForecast, observed: Array) -> Float[Array, "..."]:
+def crps(forecast: AbstractRealForecast, observed: ArrayLike) -> Float[Array, "..."]:
     r"""Returns the continuous ranked probability score, in the observations' unit.
 
     $$\int (F(t) - 1[t \ge y])^2\,dt = E|X - y| - \tfrac12 E|X - X'|$$
@@ -125,13 +127,13 @@ def crps(forecast: AbstractRealForecast, observed: Array) -> Float[Array, "..."]
     return forecast.crps(_check_shape(forecast, observed))
 
 
-def accuracy(forecast: CategoricalForecast, observed: Int[Array, "..."]) -> Scalar:
+def accuracy(forecast: CategoricalForecast, observed: ArrayLike) -> Scalar:
     """Returns the fraction of observations that are the most probable category."""
     hits = forecast.mode == _check_shape(forecast, observed)
     return jnp.mean(hits, dtype=forecast.log_probs.dtype)
 
 
-def _check_shape(forecast: AbstractForecast, observed: Array) -> Array:
+def _check_shape(forecast: AbstractForecast, observed: ArrayLike) -> Array:
     # Broadcasting one observation against many forecasts would be a silent mistake.
     observed = jnp.asarray(observed)
     if observed.shape != forecast.shape:

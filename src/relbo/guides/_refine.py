@@ -12,8 +12,7 @@ from numpyro import handlers
 from relbo.core.kernels import AbstractKernel
 from relbo.core.refinement import Refinement
 from relbo.guides.bases import is_point, unconstrained
-from relbo.guides.refined_guide import AbstractRefinedGuide
-from relbo.guides.shorthand import chosen_refinement
+from relbo.guides.refined_guide import AbstractRefinedGuide, chosen_refinement
 from relbo.problem.call import Call
 from relbo.problem.numpyro import draw_key
 from relbo.problem.refusals import refuse_mismatch
@@ -31,7 +30,8 @@ class RefinedGuide(AbstractRefinedGuide):
         prefix: str,
         freeze_model: bool,
     ):
-        super().__init__(model, prefix=prefix)
+        is_forward_mode = refinement.execution.forward_mode_differentiation
+        super().__init__(model, prefix=prefix, forward_mode_differentiation=is_forward_mode)
         self.guide = guide
         self.freeze_model = freeze_model
         self.refinement = refinement
@@ -83,9 +83,7 @@ class RefinedGuide(AbstractRefinedGuide):
                 )
 
     def run_base(self, key: PRNGKeyArray, call: Call) -> dict[str, Sites]:
-        return handlers.trace(handlers.seed(self.guide, key)).get_trace(
-            *call.args, **call.kwargs
-        )
+        return run(handlers.seed(self.guide, key), call)
 
     def distributions(self, trace: dict[str, Sites]) -> dict[str, Any]:
         return {

@@ -1,6 +1,7 @@
 """AutoRefined: NumPyro's autoguides with a sampler inside."""
 
 import copy
+import inspect
 from typing import Any
 
 import jax
@@ -22,8 +23,7 @@ from relbo.core.bases import AbstractNormal
 from relbo.core.kernels import AbstractKernel
 from relbo.core.refinement import Refinement
 from relbo.guides.bases import base_of, unconstrained
-from relbo.guides.refined_guide import AbstractRefinedGuide
-from relbo.guides.shorthand import check_options, chosen_refinement
+from relbo.guides.refined_guide import AbstractRefinedGuide, chosen_refinement
 from relbo.problem.call import Call
 from relbo.problem.logdensity import LogDensityModel
 from relbo.problem.numpyro import draw_key
@@ -67,7 +67,7 @@ class AutoRefined(AbstractRefinedGuide):
         init_loc_fn: where the base starts, as in NumPyro's autoguides.
         **base_options: options of the base's constructor, such as `init_scale`.
 
-    With `Refinement(forward_mode_differentiation=True)`, for models with a `while_loop`, train
+    With `Execution(forward_mode_differentiation=True)`, for models with a `while_loop`, train
     with `svi.update(..., forward_mode_differentiation=True)`.
 
     It can be pickled where its base can; AutoIAFNormal, AutoLaplaceApproximation and guides of
@@ -81,7 +81,7 @@ class AutoRefined(AbstractRefinedGuide):
         >>> def model():
         ...     numpyro.sample("x", dist.Normal(0, 1))
         >>> guide = AutoRefined(model)
-        >>> richer = AutoRefined(model, refinement=Refinement(num_steps=16, remat=True))
+        >>> richer = AutoRefined(model, refinement=Refinement(num_steps=16))
     """
 
     def __init__(
@@ -96,7 +96,14 @@ class AutoRefined(AbstractRefinedGuide):
         init_loc_fn: Any = None,
         **base_options: Any,
     ):
-        check_options(base_options)
+        misplaced = sorted(
+            inspect.signature(Refinement).parameters.keys() & base_options.keys()
+        )
+        if misplaced:
+            raise ValueError(
+                f"{misplaced[0]}: this is an option of the refinement, not of the guide: use "
+                f"refinement=relbo.Refinement({misplaced[0]}=...)"
+            )
         refinement = chosen_refinement(refinement, kernel, num_steps)
         if init_loc_fn is None:
             is_density = isinstance(model, LogDensityModel)
@@ -110,10 +117,10 @@ class AutoRefined(AbstractRefinedGuide):
                 model, prefix=prefix, init_loc_fn=init_loc_fn, **base_options
             )
         self.base = _make_base(base, model, prefix, init_loc_fn, base_options)
-        if refinement.forward_mode_differentiation:
-            for guide in filter(None, (self.base, self._base_if_local)):
-                guide._forward_mode_differentiation = True
         super().__init__(model, prefix=prefix, init_loc_fn=init_loc_fn)
+        if refinement.execution.forward_mode_differentiation:
+            for guide in filter(None, (self, self.base, self._base_if_local)):
+                guide._forward_mode_differentiation = True
         self._has_density = not _has_points(self.base)
         self.refinement = refinement if self._has_density else refinement.without_default_path()
 

@@ -94,11 +94,10 @@ class SitesNormal(AbstractNormal):
         return _log_prob(self.distributions, position)
 
 
-class SitesBase(AbstractBase):
+class AbstractSitesBase(AbstractBase):
     """A base with reparameterised draws but no known map from standard normal noise."""
 
     distributions: dict[str, Any]
-    has_density: ClassVar[bool] = True
 
     @property
     def centre(self) -> PyTree:
@@ -108,32 +107,23 @@ class SitesBase(AbstractBase):
         keys = jr.split(as_key(key), len(self.distributions))
         items = self.distributions.items()
         position = {name: fn.rsample(k) for k, (name, fn) in zip(keys, items, strict=True)}
-        return position, self.log_prob(position)
+        spread_out = {name: fn for name, fn in items if not is_point(fn)}
+        return position, _log_prob(spread_out, position)
+
+
+class SitesBase(AbstractSitesBase):
+    """A base with a density at all of its sites."""
+
+    has_density: ClassVar[bool] = True
 
     def log_prob(self, position: PyTree) -> Scalar:
         return _log_prob(self.distributions, position)
 
 
-class SitesPoint(AbstractBase):
+class SitesPoint(AbstractSitesBase):
     """A base without a density: some of its sites are points, as in a MAP estimate."""
 
-    distributions: dict[str, Any]
     has_density: ClassVar[bool] = False
-
-    @property
-    def centre(self) -> PyTree:
-        return {name: _point_or_mean(fn) for name, fn in self.distributions.items()}
-
-    def sample(self, key: KeyLike) -> tuple[PyTree, Scalar]:
-        keys = jr.split(as_key(key), len(self.distributions))
-        position, log_q = {}, jnp.zeros(())
-        for k, (name, fn) in zip(keys, self.distributions.items(), strict=True):
-            if is_point(fn):
-                position[name] = _point_or_mean(fn)
-            else:
-                position[name] = fn.rsample(k)
-                log_q = log_q + jnp.sum(fn.log_prob(position[name]))
-        return position, log_q
 
     def log_prob(self, position: PyTree) -> Scalar:
         raise ValueError(
@@ -170,7 +160,7 @@ def unconstrained(fn: Any, site: Sites) -> Any:
         rest = fn.transforms[:-1]
         return dist.TransformedDistribution(fn.base_dist, rest) if rest else fn.base_dist
     if is_point(fn):
-        return dist.Delta(to_support.inv(_point_or_mean(fn)))
+        return dist.Delta(to_support.inv(fn.mean))
     return dist.TransformedDistribution(fn, to_support.inv)
 
 
@@ -183,14 +173,6 @@ def is_point(fn: Any) -> bool:
     while isinstance(fn, dist.Independent | dist.ExpandedDistribution):
         fn = fn.base_dist
     return isinstance(fn, dist.Delta)
-
-
-def _point_or_mean(fn: Any) -> Array:
-    shape = fn.shape()
-    while isinstance(fn, dist.Independent | dist.ExpandedDistribution):
-        fn = fn.base_dist
-    value = fn.v if isinstance(fn, dist.Delta) else fn.mean
-    return jnp.broadcast_to(value, shape)
 
 
 def _centre(fn: Any) -> Array:
@@ -215,13 +197,9 @@ def _whitening(fn: Any) -> Whitening | None:
     """Returns how noise becomes a draw of `fn`, or `None` where that is not known."""
     if isinstance(fn, dist.Independent):
         return _whitening(fn.base_dist)
-    if isinstance(fn, dist.ExpandedDistribution):
-        inner = fn.base_dist
-        if isinstance(inner, dist.Normal):
-            return _affine(inner.loc, inner.scale, fn.shape())
-        return None
-    if isinstance(fn, dist.Normal):
-        return _affine(fn.loc, fn.scale, fn.shape())
+    inner = fn.base_dist if isinstance(fn, dist.ExpandedDistribution) else fn
+    if isinstance(inner, dist.Normal):
+        return _affine(inner.loc, inner.scale, fn.shape())
     if isinstance(fn, dist.MultivariateNormal | dist.LowRankMultivariateNormal):
         return _triangular(fn.loc, fn.scale_tril, fn.shape())
     if isinstance(fn, dist.TransformedDistribution):

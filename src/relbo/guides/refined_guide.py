@@ -4,6 +4,7 @@ import copy
 import math
 import warnings
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -15,8 +16,10 @@ from numpyro import handlers
 from numpyro.infer.autoguide import AutoGuide
 
 from relbo.core.accounts import ChangeOfVariablesAccount
+from relbo.core.checks import check_instance
 from relbo.core.coordinates import LogDensity
 from relbo.core.draws import Refined
+from relbo.core.kernels import AbstractKernel
 from relbo.core.loop import RESULTS
 from relbo.core.random import KeyLike, as_key
 from relbo.core.refinement import Refinement
@@ -71,7 +74,6 @@ class AbstractRefinedGuide(AutoGuide):
         All values of a minibatch are taken to move together; under `PointwiseELBO` only those
         of one data point do.
         """
-        self.check_ready()
         return bound(
             self.refinement.kernel,
             self.refinement.account,
@@ -135,14 +137,9 @@ class AbstractRefinedGuide(AutoGuide):
                 "interacting particles must move all latent sites, and the model subsamples "
                 f"a plate with local ones next to {sorted(start.fixed)}"
             )
-        values, log_dets = {}, jnp.zeros(())
-        for name, value in jax.vmap(self.unpack)(refined.position).items():
-            values[name], log_det = jax.vmap(
-                lambda v, name=name: constrain_site(self.prototype[name], v)
-            )(value)
-            log_dets = log_dets + jnp.sum(log_det)
-        log_q = start.scale * (jnp.sum(refined.log_q) - log_dets)
-        return values, log_q
+        values, log_dets = jax.vmap(self._constrained)(refined.position)
+        total = sum(jnp.sum(log_det) for log_det in log_dets.values())
+        return values, start.scale * (jnp.sum(refined.log_q) - total)
 
     def sample_posterior(
         self,
@@ -168,8 +165,7 @@ class AbstractRefinedGuide(AutoGuide):
             Constrained draws by site, deterministic sites included.
         """
         number = math.prod(sample_shape)
-        call = Call(args, kwargs)
-        refuse_incomplete_call(self.model, self.prototype, params, call)
+        call = self._complete_call(params, args, kwargs)
         longer = copy.copy(self.at_full_size())
         if num_steps is not None:
             longer.refinement = self.refinement.extended(num_steps)
@@ -215,38 +211,26 @@ class AbstractRefinedGuide(AutoGuide):
         Returns:
             Constrained draws `[num_chains, num_draws, ...]` by latent site.
         """
-        call = Call(args, kwargs)
-        refuse_incomplete_call(self.model, self.prototype, params, call)
+        call = self._complete_call(params, args, kwargs)
         every = max(1, self.refinement.num_steps) if every is None else every
 
-        def draw(key: PRNGKeyArray, params: dict[str, PyTree]) -> dict[str, Array]:
-            with substituted(key, params):
-                return self._chains(call, num_chains, num_draws, every)
+        def draw() -> dict[str, Array]:
+            base_key, model_key, run_key = jr.split(draw_key(), 3)
+            sampler, _ = sampler_from_sites(self.refinement, self.prefix)
+            start = self.start(base_key, call)
+            interacting = sampler.kernel.interacting
+            path = sampler.run(
+                run_key,
+                start.base,
+                self._density(start, call, model_key),
+                num_draws=num_draws,
+                every=every,
+                num_chains=None if interacting else num_chains,
+                num_particles=num_chains if interacting else None,
+            )
+            return jax.vmap(jax.vmap(self._constrained))(path.position)[0]
 
-        return eqx.filter_jit(draw)(as_key(rng_key), params)
-
-    def _chains(
-        self, call: Call, num_chains: int, num_draws: int, every: int
-    ) -> dict[str, Array]:
-        base_key, model_key, run_key = jr.split(draw_key(), 3)
-        sampler, _ = sampler_from_sites(self.refinement, self.prefix)
-        start = self.start(base_key, call)
-        interacting = sampler.kernel.interacting
-        path = sampler.run(
-            run_key,
-            start.base,
-            self._density(start, call, model_key),
-            num_draws=num_draws,
-            every=every,
-            num_chains=None if interacting else num_chains,
-            num_particles=num_chains if interacting else None,
-        )
-
-        def values(position: PyTree) -> dict[str, Array]:
-            free = self.unpack(position)
-            return {name: constrain_site(self.prototype[name], free[name])[0] for name in free}
-
-        return jax.vmap(jax.vmap(values))(path.position)
+        return _compiled(draw, rng_key, params)
 
     def median(
         self, params: dict[str, PyTree], *args: Any, num_draws: int = 1000, **kwargs: Any
@@ -293,15 +277,13 @@ class AbstractRefinedGuide(AutoGuide):
             num_draws: number of draws to examine.
             **kwargs: the model's keyword arguments.
         """
-        call = Call(args, kwargs)
-        refuse_incomplete_call(self.model, self.prototype, params, call)
+        call = self._complete_call(params, args, kwargs)
         longer = self.at_full_size()
 
-        def folded(key: PRNGKeyArray, params: dict[str, PyTree]) -> Scalar:
-            with substituted(key, params):
-                sampler, _ = sampler_from_sites(longer.refinement, longer.prefix)
-                numbers = _numbers(sampler, num_draws)
-                refined, _ = longer._refine(draw_key(), sampler, call, **numbers)
+        def folded() -> Scalar:
+            sampler, _ = sampler_from_sites(longer.refinement, longer.prefix)
+            numbers = _numbers(sampler, num_draws)
+            refined, _ = longer._refine(draw_key(), sampler, call, **numbers)
             total = sum(leaf.size for leaf in jax.tree.leaves(refined.position))
             account, dimension = sampler.account, total // refined.one_to_one.size
             if not (
@@ -313,7 +295,7 @@ class AbstractRefinedGuide(AutoGuide):
                 )
             return jnp.mean(~refined.one_to_one)
 
-        return eqx.filter_jit(folded)(as_key(rng_key), params)
+        return _compiled(folded, rng_key, params)
 
     def check_ready(self) -> None:
         """Raises `ValueError` where the guide has not seen its model."""
@@ -329,6 +311,11 @@ class AbstractRefinedGuide(AutoGuide):
     def _draw(
         self, key: PRNGKeyArray, params: dict[str, PyTree], number: int, call: Call
     ) -> dict[str, Array]:
+
+        def draw_one(key: PRNGKeyArray) -> dict[str, Array]:
+            with substituted(key, params):
+                return self(*call.args, **call.kwargs)
+
         if self.refinement.kernel.interacting:
             guide_key, model_key = jr.split(key)
             model_keys = jr.split(model_key, number)
@@ -337,7 +324,7 @@ class AbstractRefinedGuide(AutoGuide):
         else:
             keys = jax.vmap(jr.split)(jr.split(key, number))
             guide_keys, model_keys = keys[:, 0], keys[:, 1]
-            latents = jax.vmap(lambda key: self._draw_one(key, params, call))(guide_keys)
+            latents = jax.vmap(draw_one)(guide_keys)
         if not any(site["type"] == "deterministic" for site in self.prototype.values()):
             return latents
         computed = lambda key, latents: deterministic_values(
@@ -345,11 +332,18 @@ class AbstractRefinedGuide(AutoGuide):
         )
         return {**latents, **jax.vmap(computed)(model_keys, latents)}
 
-    def _draw_one(
-        self, key: PRNGKeyArray, params: dict[str, PyTree], call: Call
-    ) -> dict[str, Array]:
-        with substituted(key, params):
-            return self(*call.args, **call.kwargs)
+    def _complete_call(self, params: dict[str, PyTree], args: tuple, kwargs: dict) -> Call:
+        """Returns the arguments of the model, refused if the steps need more than these."""
+        call = Call(args, kwargs)
+        refuse_incomplete_call(self.model, self.prototype, params, call)
+        return call
+
+    def _constrained(self, position: PyTree) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Returns the constrained values of a position, and log abs det, by site."""
+        free = self.unpack(position)
+        found = {name: constrain_site(self.prototype[name], free[name]) for name in free}
+        values = {name: value for name, (value, _) in found.items()}
+        return values, {name: log_det for name, (_, log_det) in found.items()}
 
     def _refine(
         self, key: PRNGKeyArray, sampler: Refinement, call: Call, **numbers: int
@@ -387,6 +381,34 @@ class AbstractRefinedGuide(AutoGuide):
         return start_of(trace, self.distributions(trace), self.unpack, fixed_key)
 
 
+def _compiled(function: Callable[[], Any], key: KeyLike, params: dict[str, PyTree]) -> Any:
+    """Calls a function of a guide with these parameters, compiled."""
+
+    def run(key: PRNGKeyArray, params: dict[str, PyTree]) -> Any:
+        with substituted(key, params):
+            return function()
+
+    return eqx.filter_jit(run)(as_key(key), params)
+
+
 def _numbers(sampler: Refinement, number: int) -> dict[str, int]:
     """Returns the arguments of a refinement for a number of particles or independent draws."""
     return {"num_particles" if sampler.kernel.interacting else "num_draws": number}
+
+
+def chosen_refinement(
+    refinement: Refinement | None, kernel: AbstractKernel | None, num_steps: int | None
+) -> Refinement:
+    """Returns the given refinement, or the one that the shorthand options describe."""
+    if refinement is None:
+        return (
+            Refinement(kernel) if num_steps is None else Refinement(kernel, num_steps=num_steps)
+        )
+    if kernel is not None or num_steps is not None:
+        name = "num_steps" if kernel is None else "kernel"
+        raise ValueError(
+            f"{name}: expected refinement= or its shorthand kernel= and num_steps=, got both: "
+            "use refinement=relbo.Refinement(kernel, num_steps=...)"
+        )
+    check_instance("refinement", refinement, Refinement, "relbo.Refinement(num_steps=8)")
+    return refinement

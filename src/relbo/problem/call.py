@@ -59,32 +59,28 @@ class CallLayout(NamedTuple):
     def with_constants(self, arrays: tuple) -> "CallLayout":
         """Returns a layout in which the arrays are constants too."""
         # As NumPy arrays, since JAX computes nothing on constants while it traces.
-        to_numpy = lambda leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf
-        leaves = [to_numpy(leaf) for leaf in jax.tree.leaves(self.fill(arrays))]
-        constants = tuple(map(_wrap, leaves))
-        return CallLayout(self.structure, constants, (False,) * len(leaves))
+        arrays = tuple(np.asarray(leaf) for leaf in arrays)
+        constants = tuple(map(_wrap, jax.tree.leaves(self.fill(arrays))))
+        return CallLayout(self.structure, constants, (False,) * len(constants))
 
 
 def split_call(call: Call) -> tuple[CallLayout, tuple]:
     """Splits a call into its layout and its arrays."""
     leaves, structure = jax.tree.flatten(call)
-    leaves = [plain_scalar(leaf) for leaf in leaves]
-    flags = tuple(map(is_data, leaves))
-    arrays = tuple(leaf for leaf, flag in zip(leaves, flags, strict=True) if flag)
-    constants = tuple(
-        None if flag else _wrap(leaf) for leaf, flag in zip(leaves, flags, strict=True)
-    )
-    return CallLayout(structure, constants, flags), arrays
+    leaves = [_plain_scalar(leaf) for leaf in leaves]
+    constants = tuple(None if _is_data(leaf) else _wrap(leaf) for leaf in leaves)
+    layout = CallLayout(structure, constants, tuple(map(_is_data, leaves)))
+    return layout, tuple(filter(_is_data, leaves))
 
 
-def plain_scalar(leaf: Any) -> Any:
+def _plain_scalar(leaf: Any) -> Any:
     """Turns NumPy integers, which are sizes more often than data, into Python ones."""
     if isinstance(leaf, np.integer | np.bool_):
         return leaf.item()
     return np.asarray(leaf) if isinstance(leaf, np.generic) else leaf
 
 
-def is_data(leaf: Any) -> bool:
+def _is_data(leaf: Any) -> bool:
     """Whether a leaf is a numeric array."""
     if isinstance(leaf, np.ndarray):
         return leaf.dtype.kind in "biufcV"

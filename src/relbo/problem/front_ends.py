@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from jaxtyping import PyTree
 
-from relbo.problem.logdensity import is_logdensity_model, read_logdensity
+from relbo.problem.logdensity import LogDensityModel, read_logdensity
 from relbo.problem.numpyro import read_numpyro
 from relbo.problem.problem import Problem
 
@@ -19,7 +19,7 @@ class FrontEnd(NamedTuple):
 
 
 FRONT_ENDS = [
-    FrontEnd(is_logdensity_model, read_logdensity),
+    FrontEnd(lambda model: isinstance(model, LogDensityModel), read_logdensity),
     FrontEnd(callable, read_numpyro),
 ]
 """Tried in this order; the first that accepts a model reads it."""

@@ -77,15 +77,8 @@ def model_from_logdensity(
 class LogDensityProgram(AbstractProgram):
     """A log density without constraints."""
 
-    logdensity_model: LogDensityModel
-
-    @property
-    def model(self) -> LogDensityModel:
-        return self.logdensity_model
-
-    @property
-    def sites(self) -> tuple[Site, ...]:
-        return tuple(Site(name, leaf.shape) for name, leaf in self.model.start.items())
+    model: LogDensityModel
+    sites: tuple[Site, ...]
 
     @property
     def start(self) -> Position:
@@ -101,10 +94,6 @@ class LogDensityProgram(AbstractProgram):
         return values
 
 
-def is_logdensity_model(model: Any) -> bool:
-    return isinstance(model, LogDensityModel)
-
-
 def read_logdensity(
     model: LogDensityModel,
     args: tuple,
@@ -115,4 +104,5 @@ def read_logdensity(
     call = checked_call(args, kwargs)
     if call.args or call.kwargs:
         raise ValueError("args: a log density takes none besides its position")
-    return Problem(LogDensityProgram(model), ())
+    sites = tuple(Site(name, leaf.shape) for name, leaf in model.start.items())
+    return Problem(LogDensityProgram(model, sites), ())

@@ -56,17 +56,9 @@ class NumPyroData(NamedTuple):
 class NumPyroProgram(AbstractProgram):
     """A NumPyro model with everything of its call that is not an array."""
 
-    numpyro_model: Model
+    model: Model
+    sites: tuple[Site, ...]
     layout: CallLayout
-    latent_sites: tuple[Site, ...]
-
-    @property
-    def model(self) -> Model:
-        return self.numpyro_model
-
-    @property
-    def sites(self) -> tuple[Site, ...]:
-        return self.latent_sites
 
     def call(self, data: NumPyroData) -> Call:
         return self.layout.fill(data.arrays)
@@ -101,7 +93,7 @@ class NumPyroProgram(AbstractProgram):
         values = pointwise_log_likelihood(
             program, draws, *call.args, parallel=True, **call.kwargs
         )
-        return {name: values[name] for name in values if name in self.observed(data)}
+        return {name: values[name] for name in self.observed(data)}
 
     def predict(
         self, key: PRNGKeyArray, draws: dict[str, Any], data: NumPyroData
@@ -153,7 +145,7 @@ def _traced_problem(model: Model, layout: CallLayout, data: NumPyroData) -> Prob
     shapes = jax.eval_shape(visit, data)
     sites = tuple(Site(name, shape.shape) for name, shape in shapes.items())
     params = {name: data.params[name] for name in own_params}
-    return Problem(NumPyroProgram(model, layout, sites), NumPyroData(data.arrays, params))
+    return Problem(NumPyroProgram(model, sites, layout), NumPyroData(data.arrays, params))
 
 
 def unconstrained_value(site: Sites) -> Array:

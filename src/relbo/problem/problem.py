@@ -1,7 +1,7 @@
 """One inference problem: a log density over unconstrained values, with its sites and data."""
 
 import abc
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -29,19 +29,16 @@ class Site(NamedTuple):
 class AbstractProgram(abc.ABC):
     """What a front end provides: a log density and its constrained view, apart from the data.
 
-    A program is hashable, and two readings of one model with data of the same shapes are equal,
-    so that a compiled function is reused for the second.
+    A subclass is a frozen dataclass with hashable fields: two readings of one model with data
+    of the same shapes are equal, so that a compiled function is reused for the second. It has
+    `model` and `sites` as fields or properties, and defines `logdensity`, `constrain` and
+    `unconstrain`; the other methods are for models with a start, arguments or observed sites.
     """
 
-    @property
-    @abc.abstractmethod
-    def model(self) -> Callable[..., Any]:
-        """A NumPyro program of this density, for guides."""
-
-    @property
-    @abc.abstractmethod
-    def sites(self) -> tuple[Site, ...]:
-        """The latent sites, in the order in which a vector holds them."""
+    model: Any
+    """A NumPyro program of this density, for guides."""
+    sites: tuple[Site, ...]
+    """The latent sites, in the order in which a vector holds them."""
 
     @abc.abstractmethod
     def logdensity(self, position: Position, data: PyTree) -> Scalar:

@@ -44,16 +44,13 @@ def refuse_free_parameters(trace: dict[str, Sites], params: dict[str, PyTree]) -
 
 
 def refuse_subsampled(trace: dict[str, Sites]) -> None:
-    subsampled = [name for name, site in trace.items() if _is_subsampled_plate(site)]
+    plates = {name: site for name, site in trace.items() if site["type"] == "plate"}
+    subsampled = [n for n, site in plates.items() if len(site["value"]) < site["args"][0]]
     if subsampled:
         raise ValueError(
             f"the plates {subsampled} are subsampled, and an exact log density needs all the "
             "data: call the model without subsample_size, or train a guide with relbo.fit alone"
         )
-
-
-def _is_subsampled_plate(site: dict[str, Any]) -> bool:
-    return site["type"] == "plate" and len(site["value"]) < site["args"][0]
 
 
 def refuse_dynamic_supports(one: dict[str, Sites], other: dict[str, Sites]) -> None:

@@ -47,7 +47,14 @@ def is_observed(site: Sites) -> bool:
 
 
 def is_factor(site: Sites) -> bool:
-    return isinstance(site["fn"], Unit)
+    return isinstance(unwrapped(site["fn"]), Unit)
+
+
+def unwrapped(fn: Any) -> Any:
+    """Returns a distribution without its plates, masks and transforms."""
+    while hasattr(fn, "base_dist"):
+        fn = fn.base_dist
+    return fn
 
 
 def is_discrete(site: Sites) -> bool:

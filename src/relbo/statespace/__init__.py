@@ -1,5 +1,6 @@
 """Time series with a hidden state: hidden Markov, dynamic linear and structural models."""
 
+from relbo.statespace._hidden_markov_model import hidden_markov_model as hidden_markov_model
 from relbo.statespace.distributions import HiddenMarkovSeries as HiddenMarkovSeries
 from relbo.statespace.distributions import LinearGaussianSeries as LinearGaussianSeries
 from relbo.statespace.dlm import Block as Block
@@ -12,7 +13,6 @@ from relbo.statespace.dlm import seasonal as seasonal
 from relbo.statespace.hidden_markov import HiddenMarkov as HiddenMarkov
 from relbo.statespace.hidden_markov import HiddenMarkovFiltered as HiddenMarkovFiltered
 from relbo.statespace.hidden_markov import HiddenMarkovSimulated as HiddenMarkovSimulated
-from relbo.statespace.hidden_markov import hidden_markov_model as hidden_markov_model
 from relbo.statespace.kalman import LinearGaussianFiltered as LinearGaussianFiltered
 from relbo.statespace.kalman import LinearGaussianSimulated as LinearGaussianSimulated
 from relbo.statespace.kalman import LinearGaussianSmoothed as LinearGaussianSmoothed

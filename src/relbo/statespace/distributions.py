@@ -1,19 +1,16 @@
 """NumPyro distributions of series, with the hidden path summed or integrated out."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array
+from jaxtyping import ArrayLike
 from numpyro.distributions import Distribution, constraints
 
-if TYPE_CHECKING:
-    from relbo.statespace.hidden_markov import HiddenMarkov
-    from relbo.statespace.linear_gaussian import LinearGaussian
+from relbo.statespace.hidden_markov import HiddenMarkov
+from relbo.statespace.linear_gaussian import LinearGaussian
 
 
 class AbstractSeries(Distribution):
@@ -23,10 +20,16 @@ class AbstractSeries(Distribution):
     pytree_aux_fields = ("num_steps",)
 
     process: Any
-    series_mask: Array | None
+    series_mask: ArrayLike | None
     num_steps: int
 
-    def _set_up(self, process: Any, num_steps: int, mask: Any, event_shape: tuple) -> None:
+    def _set_up(
+        self,
+        process: HiddenMarkov | LinearGaussian,
+        num_steps: int,
+        mask: ArrayLike | None,
+        event_shape: tuple[int, ...],
+    ) -> None:
         self.process, self.num_steps, self.series_mask = process, num_steps, mask
         # Missing entries are NaN, which is not a value of the support.
         super().__init__(event_shape=event_shape, validate_args=False)
@@ -54,7 +57,7 @@ class LinearGaussianSeries(AbstractSeries):
     Its event has the shape `[t]` if one number is observed per step and `[t, m]` otherwise.
     """
 
-    def __init__(self, process: LinearGaussian, num_steps: int, mask: Array | None = None):
+    def __init__(self, process: LinearGaussian, num_steps: int, mask: ArrayLike | None = None):
         number = process.num_observed
         shape = (num_steps,) if number == 1 else (num_steps, number)
         self._set_up(process, num_steps, mask, shape)
@@ -73,7 +76,7 @@ class HiddenMarkovSeries(AbstractSeries):
         mask: `True` where the series is observed; NaN marks a missing entry as well.
     """
 
-    def __init__(self, process: HiddenMarkov, num_steps: int, mask: Array | None = None):
+    def __init__(self, process: HiddenMarkov, num_steps: int, mask: ArrayLike | None = None):
         self._set_up(process, num_steps, mask, (num_steps,))
 
     @property

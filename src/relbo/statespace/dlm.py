@@ -193,16 +193,10 @@ def _join_observations(blocks: tuple[Block, ...]) -> Float[Array, "*t 1 n"]:
         raise ValueError(
             f"blocks: expected one length of all that change with time, got {sorted(lengths)}"
         )
-    if not lengths:
-        return jnp.concatenate([block.observation for block in blocks])[None]
-    length = lengths.pop()
     rows = [
-        jnp.broadcast_to(block.observation, (length, block.num_states))
-        if block.observation.ndim == 2
-        else jnp.tile(block.observation, (length, 1))
-        for block in blocks
+        jnp.broadcast_to(block.observation, (*lengths, block.num_states)) for block in blocks
     ]
-    return jnp.concatenate(rows, axis=1)[:, None]
+    return jnp.concatenate(rows, axis=-1)[..., None, :]
 
 
 def _variance(name: str, scale: ArrayLike) -> Array:

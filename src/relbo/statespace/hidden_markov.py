@@ -7,14 +7,11 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-import numpyro
-import numpyro.distributions as dist
-from jaxtyping import Array, ArrayLike, Bool, Float, Int, PRNGKeyArray, Scalar
+from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray, Scalar
 
 from relbo.core.checks import check_integer
 from relbo.core.random import KeyLike, as_key
 from relbo.evaluate.forecasts import CategoricalForecast
-from relbo.statespace.distributions import HiddenMarkovSeries
 from relbo.statespace.forward import (
     filter_states,
     forecast_symbols,
@@ -95,7 +92,7 @@ class HiddenMarkov(eqx.Module):
     def num_symbols(self) -> int:
         return self.log_emission.shape[-1]
 
-    def log_likelihood(self, series: Array, mask: Array | None = None) -> Scalar:
+    def log_likelihood(self, series: ArrayLike, mask: ArrayLike | None = None) -> Scalar:
         """Returns log p(series), summed over all paths of the hidden state.
 
         It is NaN if a symbol is out of range inside a compiled function, where no error can be
@@ -103,16 +100,16 @@ class HiddenMarkov(eqx.Module):
         """
         return log_likelihood(*self._log_probs(series, mask))
 
-    def filter(self, series: Array, mask: Array | None = None) -> HiddenMarkovFiltered:
+    def filter(self, series: ArrayLike, mask: ArrayLike | None = None) -> HiddenMarkovFiltered:
         """Returns probabilities of the hidden state given the observations so far."""
         return HiddenMarkovFiltered(*filter_states(*self._log_probs(series, mask))[1])
 
-    def smooth(self, series: Array, mask: Array | None = None) -> Float[Array, "t k"]:
+    def smooth(self, series: ArrayLike, mask: ArrayLike | None = None) -> Float[Array, "t k"]:
         """Returns log p(z_t | the whole series)."""
         return smooth_states(*self._log_probs(series, mask))
 
     def forecast(
-        self, series: Array, num_steps: int, mask: Array | None = None
+        self, series: ArrayLike, num_steps: int, mask: ArrayLike | None = None
     ) -> CategoricalForecast:
         """Returns the probabilities of the symbols at each of the next steps.
 
@@ -137,7 +134,9 @@ class HiddenMarkov(eqx.Module):
         start_key, path_key = jr.split(as_key(key))
         return _simulate(self, start_key, jr.split(path_key, num_steps))
 
-    def _log_probs(self, series: Array, mask: Array | None) -> tuple[Array, Array, Array]:
+    def _log_probs(
+        self, series: ArrayLike, mask: ArrayLike | None
+    ) -> tuple[Array, Array, Array]:
         """Returns log p(z_1), log p(z_{t+1} | z_t) and log p(x_t | z_t) of a series.
 
         The last one is zero where nothing was observed.
@@ -155,39 +154,6 @@ class HiddenMarkov(eqx.Module):
         emitted = jnp.where(is_symbol[:, None], self.log_emission.T[index], jnp.nan)
         emitted = jnp.where(observed[:, None], emitted, 0.0)
         return self.log_initial, self.log_transition, emitted
-
-
-def hidden_markov_model(
-    series: Array | None = None,
-    *,
-    num_states: int,
-    num_symbols: int,
-    concentration: float = 1.0,
-    mask: Bool[Array, " t"] | None = None,
-    num_steps: int | None = None,
-) -> None:
-    """Defines a hidden Markov model as a NumPyro program (section 5.2 of the paper).
-
-    The path is summed out. The rows of both matrices have Dirichlet priors, and all first
-    states have the same probability. The sites are `transition`, `emission` and the observed
-    `series`.
-
-    Args:
-        series: the symbols, `[t]`; `None` to draw them from the prior.
-        num_states: k, the number of hidden states.
-        num_symbols: s, the number of symbols.
-        concentration: the concentration of the Dirichlet priors; 1 is flat.
-        mask: `True` where the series was observed.
-        num_steps: the length of the series if it is `None`.
-    """
-    rows = lambda size: dist.Dirichlet(jnp.full((num_states, size), concentration)).to_event(1)
-    transition = numpyro.sample("transition", rows(num_states))
-    emission = numpyro.sample("emission", rows(num_symbols))
-    chain = HiddenMarkov(jnp.full(num_states, 1.0 / num_states), transition, emission)
-    length = num_steps if series is None else len(series)
-    if length is None:
-        raise ValueError("num_steps: expected the length of the series to draw, got None")
-    numpyro.sample("series", HiddenMarkovSeries(chain, length, mask), obs=series)
 
 
 def _check_symbols(symbols: Array, num_symbols: int) -> None:

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, Float, Scalar
+from jaxtyping import Array, ArrayLike, Float, Scalar
 
 from relbo.core.checks import check_integer
 from relbo.core.random import KeyLike, as_key
@@ -76,23 +76,23 @@ class LinearGaussian(eqx.Module):
 
     initial_mean: Float[Array, " n"]
     initial_covariance: Float[Array, "n n"]
-    transition: Float[Array, "*t n n"]
-    transition_covariance: Float[Array, "*t n n"]
-    observation: Float[Array, "*t m n"]
-    observation_variance: Float[Array, "*t m"]
-    transition_offset: Float[Array, "*t n"]
-    observation_offset: Float[Array, "*t m"]
+    transition: Float[Array, "... n n"]
+    transition_covariance: Float[Array, "... n n"]
+    observation: Float[Array, "... m n"]
+    observation_variance: Float[Array, "... m"]
+    transition_offset: Float[Array, "... n"]
+    observation_offset: Float[Array, "... m"]
 
     def __init__(
         self,
-        initial_mean: Array,
-        initial_covariance: Array,
-        transition: Array,
-        transition_covariance: Array,
-        observation: Array,
-        observation_variance: Array,
-        transition_offset: Array | None = None,
-        observation_offset: Array | None = None,
+        initial_mean: ArrayLike,
+        initial_covariance: ArrayLike,
+        transition: ArrayLike,
+        transition_covariance: ArrayLike,
+        observation: ArrayLike,
+        observation_variance: ArrayLike,
+        transition_offset: ArrayLike | None = None,
+        observation_offset: ArrayLike | None = None,
     ):
         given = {
             "initial_mean": initial_mean,
@@ -124,12 +124,14 @@ class LinearGaussian(eqx.Module):
     def num_observed(self) -> int:
         return self.observation.shape[-2]
 
-    def log_likelihood(self, series: Array, mask: Array | None = None) -> Scalar:
+    def log_likelihood(self, series: ArrayLike, mask: ArrayLike | None = None) -> Scalar:
         """Returns log p(series), with the path of the state integrated out exactly."""
         read, parts = self._prepare(series, mask)
         return self._nan_if_invalid(log_likelihood(self._start, parts, read))
 
-    def filter(self, series: Array, mask: Array | None = None) -> LinearGaussianFiltered:
+    def filter(
+        self, series: ArrayLike, mask: ArrayLike | None = None
+    ) -> LinearGaussianFiltered:
         """Returns moments of the state given the observations so far.
 
         It uses Joseph's form and keeps an uncertain first state apart, which keeps it accurate
@@ -138,7 +140,9 @@ class LinearGaussian(eqx.Module):
         read, parts = self._prepare(series, mask)
         return self._nan_if_invalid(kalman_filter(self._start, parts, read))
 
-    def smooth(self, series: Array, mask: Array | None = None) -> LinearGaussianSmoothed:
+    def smooth(
+        self, series: ArrayLike, mask: ArrayLike | None = None
+    ) -> LinearGaussianSmoothed:
         """Returns moments of the state given the whole series.
 
         The backward recursion of Bryson and Frazier inverts no matrix, so states may be known
@@ -153,7 +157,7 @@ class LinearGaussian(eqx.Module):
         return self._nan_if_invalid(kalman_smoother(self._start, parts, read))
 
     def forecast(
-        self, series: Array, num_steps: int, mask: Array | None = None
+        self, series: ArrayLike, num_steps: int, mask: ArrayLike | None = None
     ) -> NormalForecast:
         """Returns the predictive distribution of each of the next steps.
 
@@ -188,7 +192,7 @@ class LinearGaussian(eqx.Module):
         return self.initial_mean, self.initial_covariance
 
     def _prepare(
-        self, series: Array, mask: Array | None, num_ahead: int = 0
+        self, series: ArrayLike, mask: ArrayLike | None, num_ahead: int = 0
     ) -> tuple[Observations, Parts]:
         series = jnp.asarray(series)
         check_length(series)

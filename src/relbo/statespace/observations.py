@@ -5,12 +5,12 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool
+from jaxtyping import Array, ArrayLike, Bool
 
 from relbo.core.parameters import is_traced
 
 
-def observed_entries(series: Array, mask: Array | None) -> Bool[Array, "..."]:
+def observed_entries(series: ArrayLike, mask: ArrayLike | None) -> Bool[Array, "..."]:
     """Returns where a series was observed: not NaN, and not masked.
 
     Args:
@@ -44,16 +44,11 @@ def check_length(series: Array) -> None:
         )
 
 
-def is_known(*arrays: Array) -> bool:
-    """Returns whether all values are concrete; inside a compiled function they are not."""
-    return not any(is_traced(array) for array in arrays)
-
-
 def check_values(
     name: str, values: Array, is_valid: Callable[[np.ndarray], Any], expected: str
 ) -> None:
     """Raises an error if values are concrete and invalid."""
-    if not is_known(values):
+    if is_traced(values):
         return
     # NumPy, because under a transformation jax.numpy would trace this check as well.
     known = np.asarray(values)

@@ -11,11 +11,12 @@ import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array, ArrayLike, Float
 
+from relbo.core.parameters import is_traced
 from relbo.evaluate.forecasts import NormalMixtureForecast
 from relbo.statespace.distributions import LinearGaussianSeries
 from relbo.statespace.dlm import autoregression, dlm, local_linear_trend, regression, seasonal
 from relbo.statespace.linear_gaussian import LinearGaussian
-from relbo.statespace.observations import check_length, is_known
+from relbo.statespace.observations import check_length
 from relbo.statespace.scale_prior import NormalScale
 
 
@@ -84,7 +85,7 @@ class StructuralModel:
         self.covariates = None if covariates is None else jnp.asarray(covariates)
         self.forgetting = forgetting
 
-    def __call__(self, series: Array) -> None:
+    def __call__(self, series: ArrayLike) -> None:
         series = jnp.asarray(series)
         scale = self.scale_of(series)
         values = {
@@ -93,7 +94,7 @@ class StructuralModel:
         process = self._process(values, scale)
         numpyro.sample("series", LinearGaussianSeries(process, len(series)), obs=series)
 
-    def scale_of(self, series: Array) -> SeriesScale:
+    def scale_of(self, series: ArrayLike) -> SeriesScale:
         """Returns the scale of the priors.
 
         Raises:
@@ -121,17 +122,17 @@ class StructuralModel:
         # In a series without noise no changes are left; use a fraction of its spread instead.
         unit = jnp.maximum(jnp.where(jnp.isnan(unit), spread, unit), 1e-3 * spread)
         level = jnp.nanmean(first)
-        if is_known(spread):
-            _check_spread(series, np.asarray(spread))
+        if not is_traced(spread):
+            _check_spread(values, np.asarray(spread))
         length = jnp.full((), len(series), values.dtype)
         return SeriesScale(jnp.where(jnp.isnan(level), centre, level), spread, length, unit)
 
-    def process(self, values: Mapping[str, ArrayLike], series: Array) -> LinearGaussian:
+    def process(self, values: Mapping[str, ArrayLike], series: ArrayLike) -> LinearGaussian:
         """Returns the state-space model at given values of the sites."""
         return self._process(values, self.scale_of(series))
 
     def forecast(
-        self, draws: Mapping[str, ArrayLike], series: Array, num_steps: int
+        self, draws: Mapping[str, ArrayLike], series: ArrayLike, num_steps: int
     ) -> NormalMixtureForecast:
         """Returns the predictive distribution of each of the next steps, a mixture over draws.
 

@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, Scalar
 Moments = tuple[Float[Array, " n"], Float[Array, "n n"]]
 """Mean and covariance of the state."""
 
-StateGivenU = Float[Array, "n n+k"]
+StateGivenU = Float[Array, "n w"]
 """The covariance of the state given u, and to its right the means: a matrix times (1, u)."""
 
 _NARROW_SHARE = 1e-6

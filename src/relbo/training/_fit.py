@@ -3,41 +3,27 @@
 import contextlib
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Key, PRNGKeyArray
-from numpyro.infer.autoguide import AutoMultivariateNormal
+from jaxtyping import PRNGKeyArray
 
 from relbo._devices import spread_over
-from relbo._progress import Report, progress_bar
+from relbo._progress import progress_bar
 from relbo.core.random import as_key
-from relbo.guides.auto_refined import AutoRefined
-from relbo.problem.call import Call, checked_call
-from relbo.problem.traces import Model, has_local_sites, initial_run, latent_names
-from relbo.training.checkpoints import (
-    Checkpoints,
-    Fingerprint,
-    Snapshot,
-    fingerprint,
-)
-from relbo.training.data import RowStream, laid_out, not_finite
+from relbo.problem.call import checked_call
+from relbo.problem.traces import Model
+from relbo.training.checkpoints import Checkpoints, fingerprint, first_snapshot
+from relbo.training.data import RowStream, laid_out
 from relbo.training.loop import TrainingLoop
-from relbo.training.program import Program, program_for
+from relbo.training.program import program_for
 from relbo.training.result import Fit, result_of
-from relbo.training.rows import Rows
 from relbo.training.starts import Starts, warm_values
-from relbo.training.stopping import SeedProgress, Stopping, StoppingRule, check_at_least_one
-from relbo.training.update import InitialValues
-
-DENSE_LIMIT = 200
-"""The largest dimension in which the default guide learns all correlations."""
+from relbo.training.stopping import Stopping, StoppingRule, check_at_least_one
 
 
 def fit(
@@ -111,22 +97,18 @@ def fit(
     _check_options(num_iterations, starts, stopping)
     deadline = np.inf if stopping.seconds is None else began + stopping.seconds
     keys = jr.split(as_key(key), starts.num_seeds)
-    call = checked_call(args, kwargs)
-    layout, arrays = laid_out(call, batch_size)
-    first = layout.first(arrays)
-    bad_arguments = not_finite(layout.call.fill(first if layout.is_streamed else arrays))
+    given = laid_out(checked_call(args, kwargs), batch_size)
+    bad_arguments = given.not_finite()
+    spread = spread_over(mesh)
     with _naming(bad_arguments):
-        program, initial = program_for(
+        program, initial, data = program_for(
             keys,
-            lambda: _default_guide(model, layout.call.fill(first)),
+            given,
             model=model,
             guide=guide,
             loss=loss,
             optimiser=optimiser,
-            layout=layout,
-            first=first,
-            shapes=tuple((x.shape, str(x.dtype)) for x in arrays),
-            spread=spread_over(mesh),
+            spread=spread,
         )
     if stopping.on_failure == "back off" and not program.is_scalable:
         raise ValueError(
@@ -134,91 +116,30 @@ def fit(
             f"got {type(optimiser).__name__}"
         )
     rule = StoppingRule(stopping, is_default_optimiser=program.is_default_optimiser)
-    if program.is_pinned:
-        arrays = first = ()
-    setup = _Setup(program, initial, keys, call, arrays, first, starts, stopping)
-    with progress_bar(progress) as report, contextlib.ExitStack() as stack:
-        checkpoints = None
+    order_keys = jax.vmap(lambda key: jr.fold_in(key, 1))(keys)
+    stream = RowStream(data, order_keys, spread)
+    with progress_bar(progress) as report, contextlib.closing(stream):
+        checkpoints = snapshot = None
         if checkpoint_dir is not None:
-            checkpoints = Checkpoints(checkpoint_dir, setup.fingerprint(), program.spread)
-        snapshot = setup.start(checkpoints, report, deadline)
-        stream = None
-        if layout.is_streamed:
-            stream = RowStream(layout, arrays, setup.order_keys, program.spread)
-            stack.enter_context(contextlib.closing(stream))
-        loop = TrainingLoop(
-            program, setup.whole_arrays, stream, rule, snapshot, checkpoints, report
-        )
-        end, is_late = loop.run(num_iterations, deadline)
-    return result_of(program, rule, end, is_late=is_late, bad_arguments=bad_arguments)
-
-
-class _Setup(NamedTuple):
-    """A program with its data and options, ready to start."""
-
-    program: Program
-    initial: InitialValues
-    keys: Key[Array, " s"]
-    """One key per seed."""
-    call: Call
-    """The arguments as the user passed them."""
-    arrays: tuple
-    first: tuple
-    """The arrays of the first minibatch."""
-    starts: Starts
-    stopping: Stopping
-
-    @property
-    def order_keys(self) -> Key[Array, " s"]:
-        """One key per seed, for the order of the data."""
-        return jax.vmap(lambda key: jr.fold_in(key, 1))(self.keys)
-
-    @property
-    def whole_arrays(self) -> tuple:
-        """The arrays that are copied to every device."""
-        layout = self.program.layout
-        return layout.cut(self.arrays, lambda _: None) if layout.is_streamed else self.arrays
-
-    def start(
-        self, checkpoints: Checkpoints | None, report: Report, deadline: float
-    ) -> Snapshot:
-        """Returns the last snapshot, or else a new start."""
-        if checkpoints is not None:
-            found = checkpoints.latest(self._begin({}))
-            if found is not None:
-                return found
-        program, better = self.program, {}
-        if checkpoints is not None or (program.spread and program.spread.is_shared):
+            carry = program.begin(initial, {})
+            text = program.text(carry, data.whole_arrays, stream.shapes)
+            run = fingerprint(program, text, keys, given, (starts, stopping))
+            checkpoints = Checkpoints(checkpoint_dir, run, spread)
+            snapshot = checkpoints.latest(carry)
+        if snapshot is None:
             # A warm start that is cut short differs from that of a resumed run, or of another
             # process.
-            deadline = np.inf
-        if self.starts.warm:
-            call = program.layout.call.fill(self.first)
-            better = warm_values(
-                self.keys, program.model, program.guide, call, self.initial, report, deadline
+            is_alone = checkpoints is None and not (spread and spread.is_shared)
+            warm_deadline = deadline if is_alone else np.inf
+            better = {}
+            if starts.warm:
+                better = warm_values(keys, program, data, initial, report, warm_deadline)
+            snapshot = first_snapshot(
+                program.begin(initial, better), len(keys), is_whitened=bool(better)
             )
-        seeds = [SeedProgress(is_whitened=bool(better)) for _ in self.keys]
-        losses = np.zeros((len(seeds), 0), np.dtype(jnp.result_type(float)))
-        return Snapshot(0, self._begin(better), losses, seeds)
-
-    def fingerprint(self) -> Fingerprint:
-        program, loss = self.program, self.program.updates.svi.loss
-        data = [x for x in jax.tree.leaves(self.call) if hasattr(x, "dtype")]
-        settings = asdict(self.starts) | asdict(self.stopping)
-        del settings["seconds"]  # a resumed run may have another time budget
-        return fingerprint(
-            names={"model": program.model, "guide": program.guide, "loss": loss},
-            settings={"batch_size": program.layout.batch_size, **settings},
-            values={
-                "key": self.keys,
-                # Only some rows of data on disk are read.
-                "data": [x.probe() if isinstance(x, Rows) else x for x in data],
-            },
-            program=program.text(self._begin({}), self.whole_arrays, self.first),
-        )
-
-    def _begin(self, better: dict[str, Any]) -> Any:
-        return self.program.begin(self.initial, better, self.order_keys)
+        loop = TrainingLoop(program, data, stream, rule, snapshot, checkpoints, report)
+        end, is_late = loop.run(num_iterations, deadline)
+    return result_of(program, rule, end, is_late=is_late, bad_arguments=bad_arguments)
 
 
 @contextlib.contextmanager
@@ -243,11 +164,3 @@ def _check_options(num_iterations: int, starts: Any, stopping: Any) -> None:
                 f"{name}: expected relbo.{kind.__name__}, got {type(value).__name__}; write "
                 f"{name}=relbo.{kind()}"
             )
-
-
-def _default_guide(model: Model, call: Call) -> AutoRefined:
-    trace = initial_run(model, call)
-    size = sum(int(np.size(trace[name]["value"])) for name in latent_names(trace))
-    if size > DENSE_LIMIT or has_local_sites(trace):
-        return AutoRefined(model)
-    return AutoRefined(model, base=AutoMultivariateNormal)

@@ -11,10 +11,15 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+from jaxtyping import Array, Key
 
 from relbo._devices import Spread, agreed
 from relbo.core.random import is_typed_key
-from relbo.training.stopping import SeedProgress
+from relbo.training.data import Rows, TrainingData
+from relbo.training.program import Program
+from relbo.training.starts import Starts
+from relbo.training.stopping import SeedProgress, Stopping
+from relbo.training.update import Carry
 
 Fingerprint = dict[str, Any]
 
@@ -31,6 +36,13 @@ class Snapshot(NamedTuple):
     losses: np.ndarray
     """One row per seed."""
     seeds: list[SeedProgress]
+
+
+def first_snapshot(carry: Carry, num_seeds: int, *, is_whitened: bool) -> Snapshot:
+    """Returns a snapshot before the first iteration."""
+    seeds = [SeedProgress(is_whitened=is_whitened) for _ in range(num_seeds)]
+    losses = np.zeros((num_seeds, 0), np.dtype(jnp.result_type(float)))
+    return Snapshot(0, carry, losses, seeds)
 
 
 class Checkpoints:
@@ -79,7 +91,7 @@ class Checkpoints:
         try:
             restore = self._ocp.args.Composite(state=self._ocp.args.StandardRestore())
             state = dict(self._manager.restore(step, args=restore)["state"])
-            is_intact = digest([state[name] for name in sorted(state)]) == about["digest"]
+            is_intact = digest(state) == about["digest"]
         except Exception as error:
             raise self._damaged(where, str(error).split("\n")[0][:200]) from error
         if not is_intact:
@@ -99,7 +111,7 @@ class Checkpoints:
         about = {
             "format": _FORMAT,
             "run": self._fingerprint,
-            "digest": digest([state[name] for name in sorted(state)]),
+            "digest": digest(state),
             "seeds": [asdict(seed) for seed in snapshot.seeds],
         }
         args = self._ocp.args
@@ -132,27 +144,35 @@ class Checkpoints:
 
 
 def fingerprint(
-    *,
-    names: dict[str, Any],
-    settings: dict[str, Any],
-    values: dict[str, Any],
-    program: str,
+    program: Program,
+    text: str,
+    keys: Key[Array, " s"],
+    data: TrainingData,
+    options: tuple[Starts, Stopping],
 ) -> Fingerprint:
     """Describes a run, the same in every process.
 
     Args:
-        names: named objects, of which the names are compared.
-        settings: the options of the run.
-        values: named pytrees, of which the contents are compared.
-        program: the text of the compiled program. It contains the model, the guide, the loss
-            and the optimiser with all their constants.
+        program: what is run.
+        text: the text of its compiled chunk. It contains the model, the guide, the loss and the
+            optimiser with all their constants.
+        keys: one key per seed.
+        data: the data.
+        options: the options of the run.
     """
+    starts, stopping = map(asdict, options)
+    del stopping["seconds"]  # a resumed run may have another time budget
+    settings = {"batch_size": program.layout.batch_size, **starts, **stopping}
     # The order of operations and their names may differ between processes.
-    lines = sorted(re.sub(r"[%@][\w#:]+", "", program).splitlines())
+    lines = sorted(re.sub(r"[%@][\w#:]+", "", text).splitlines())
     return {
-        **{name: _name(thing) for name, thing in names.items()},
+        "model": _name(program.model),
+        "guide": _name(program.guide),
+        "loss": _name(program.updates.svi.loss),
         "settings": {name: repr(value) for name, value in settings.items()},
-        **{name: digest(tree) for name, tree in values.items()},
+        "key": digest(keys),
+        # Only some rows of data on disk are read.
+        "data": digest([x.probe() if isinstance(x, Rows) else x for x in data.arrays]),
         "program": hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16],
     }
 

@@ -3,13 +3,7 @@
 import copy
 from typing import Any
 
-from numpyro.infer.autoguide import (
-    AutoDAIS,
-    AutoGuide,
-    AutoGuideList,
-    AutoSemiDAIS,
-    AutoSurrogateLikelihoodDAIS,
-)
+from numpyro.infer.autoguide import AutoDAIS, AutoGuide, AutoGuideList, AutoSemiDAIS
 
 from relbo.guides.refined_guide import AbstractRefinedGuide
 
@@ -46,7 +40,7 @@ def forget(guide: Any) -> None:
 
 def freezes_data(guide: Any) -> bool:
     """Returns whether a guide keeps the data of its first call for good."""
-    return isinstance(guide, AutoDAIS | AutoSemiDAIS | AutoSurrogateLikelihoodDAIS)
+    return isinstance(guide, AutoDAIS | AutoSemiDAIS)
 
 
 def _parts(guide: AutoGuide) -> list[AutoGuide]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from relbo._devices import is_past, local, placed, together
 from relbo.training.checkpoints import Checkpoints, Snapshot
-from relbo.training.data import RowStream
+from relbo.training.data import RowStream, TrainingData
 from relbo.training.program import Program
 from relbo.training.stopping import CHUNK, Result, StoppingRule, smoothed
 from relbo.training.update import ChunkRecord, Control
@@ -18,8 +18,8 @@ class TrainingLoop:
 
     Args:
         program: the compiled functions.
-        arrays: the data.
-        stream: reads the rows that stay on disk, or `None`.
+        data: the data.
+        stream: reads the rows that stay on disk.
         rule: decides when a seed ends.
         snapshot: where to start.
         checkpoints: where to keep snapshots, or `None`.
@@ -29,15 +29,15 @@ class TrainingLoop:
     def __init__(
         self,
         program: Program,
-        arrays: tuple,
-        stream: RowStream | None,
+        data: TrainingData,
+        stream: RowStream,
         rule: StoppingRule,
         snapshot: Snapshot,
         checkpoints: Checkpoints | None,
         report: Any,
     ):
         self.program, self.rule = program, rule
-        self.arrays, self.stream = placed(program.spread, arrays), stream
+        self.arrays, self.stream = placed(program.spread, data.whole_arrays), stream
         self.carry, self.seeds = placed(program.spread, snapshot.carry), snapshot.seeds
         self.iteration = snapshot.iteration
         self._losses = [snapshot.losses]
@@ -64,9 +64,7 @@ class TrainingLoop:
         """Returns the arguments of the next chunk's compiled function."""
         # Chunks begin at multiples of their length, wherever a run was interrupted.
         stop = min(self.iteration + CHUNK, num_iterations)
-        streamed = (
-            () if self.stream is None else self.stream.chunk(self.iteration, num_iterations)
-        )
+        streamed = self.stream.chunk(self.iteration, num_iterations)
         ends = np.int32(self.iteration), np.int32(stop)
         return self.carry, self._control(), *ends, self.arrays, streamed
 

@@ -64,17 +64,16 @@ def _times(updates: PyTree, units: PyTree) -> PyTree:
     return updates if units is None else jax.tree.map(jnp.multiply, updates, units)
 
 
-def with_factor(optim_state: Any, factor: Scalar) -> Any:
-    """Returns NumPyro's state of a scalable optimiser with another factor."""
+def rescaled(
+    optim_state: Any, factor: Scalar, units: dict[str, Array], has_new_units: Any
+) -> Any:
+    """Returns NumPyro's state of a scalable optimiser with another factor and other units."""
     count, (params, scaled) = optim_state
-    return count, (params, scaled._replace(factor=factor.astype(scaled.factor.dtype)))
-
-
-def with_units(optim_state: Any, units: dict[str, Array], condition: Any) -> Any:
-    """Returns NumPyro's state of a scalable optimiser with new units if `condition` holds."""
-    count, (params, scaled) = optim_state
-    new = {name: jnp.where(condition, unit, scaled.units[name]) for name, unit in units.items()}
-    return count, (params, scaled._replace(units={**scaled.units, **new}))
+    for name, unit in units.items():
+        unit = jnp.where(has_new_units, unit, scaled.units[name])
+        scaled = scaled._replace(units={**scaled.units, name: unit})
+    factor = factor.astype(scaled.factor.dtype)
+    return count, (params, scaled._replace(factor=factor))
 
 
 def normal_base(guide: Any) -> Any:

@@ -1,5 +1,6 @@
 """The compiled programs that train a guide, kept so that a second fit compiles nothing."""
 
+import copy
 import functools
 from collections import OrderedDict
 from collections.abc import Callable
@@ -13,22 +14,32 @@ import optax
 from jaxtyping import Array, Key, PRNGKeyArray
 from numpyro import handlers
 from numpyro.infer import SVI
-from numpyro.infer.autoguide import AutoGuide
+from numpyro.infer.autoguide import AutoGuide, AutoMultivariateNormal
+from numpyro.infer.svi import SVIState
 
 from relbo._devices import Spread
 from relbo.core.parameters import is_traced
-from relbo.problem.call import ByIdentity
+from relbo.guides.auto_refined import AutoRefined
+from relbo.problem.call import ByIdentity, Call
 from relbo.problem.refusals import NEEDS_VALUES
-from relbo.problem.traces import Model, initial_run, latent_names
-from relbo.training.data import DataLayout
+from relbo.problem.traces import Model, has_local_sites, initial_run, latent_names
+from relbo.training.data import TrainingData
 from relbo.training.guide_copy import as_new, forget, freezes_data
-from relbo.training.loss import over_devices, training_loss
 from relbo.training.optimiser import default_optimiser, scalable, units_for
-from relbo.training.stopping import CHUNK
-from relbo.training.update import Carry, Control, InitialValues, Updates
+from relbo.training.update import (
+    Carry,
+    Control,
+    InitialValues,
+    Updates,
+    over_devices,
+    training_loss,
+)
 
 MAX_PROGRAMS = 8
 """Number of programs that are kept."""
+
+DENSE_LIMIT = 200
+"""The largest dimension in which the default guide learns all correlations."""
 
 _programs: OrderedDict[Any, "Program"] = OrderedDict()
 
@@ -45,8 +56,7 @@ class Program:
         guide: its guide; it is set up here if necessary.
         loss: a NumPyro loss, or `None`.
         optimiser: an optimiser of optax or NumPyro, or `None`.
-        layout: the layout of the arguments.
-        first: the arrays of the first minibatch.
+        data: the arguments; other data of the same layout and shapes may follow.
         num_seeds: number of seeds.
         spread: the devices that share the rows of a minibatch, or else the draws of the loss.
     """
@@ -57,16 +67,13 @@ class Program:
         guide: Any,
         loss: Any,
         optimiser: Any,
-        layout: DataLayout,
-        first: tuple,
+        data: TrainingData,
         *,
         num_seeds: int,
         spread: Spread | None,
     ):
-        self.model, self.guide, self.layout, self.spread = model, guide, layout, spread
+        self.model, self.guide, self.layout, self.spread = model, guide, data.layout, spread
         self.is_default_optimiser = optimiser is None
-        self.is_pinned = False
-        """Whether the data are constants of the compiled functions."""
         self._given_loss, self._num_seeds = loss, num_seeds
         units = units_for(guide) if optimiser is None else None
         optimiser = default_optimiser() if optimiser is None else optimiser
@@ -74,12 +81,12 @@ class Program:
         if self.is_scalable:
             optimiser = scalable(optimiser, has_units=units is not None)
         self._read_supports = jax.jit(self._supports)
-        self._set_up_guide(first)
-        svi = SVI(model, guide, optimiser, self._loss(has_mutable=False))
-        self.updates = Updates(svi, layout, units, self.is_scalable, spread)
+        self._set_up_guide(data)
+        svi = SVI(model, guide, optimiser, loss)
+        self.updates = Updates(svi, data.layout, units, self.is_scalable, spread)
         self.is_reusable = not freezes_data(guide)
         self._initial = jax.jit(self._over_seeds(self._initial_values, (0, None)))
-        self.begin = jax.jit(self._over_seeds(self._begin, (0, 0, 0)))
+        self.begin = jax.jit(self._over_seeds(self.updates.begin, (0, 0)))
         # The state is whole on every device, which the compiler might not choose by itself.
         whole = None if spread is None else spread.everywhere
         self.chunk = jax.jit(self._chunks(self.updates), out_shardings=whole)
@@ -88,7 +95,7 @@ class Program:
     def initial(self, keys: Key[Array, " s"], first: tuple) -> InitialValues:
         """Draws initial values of all parameters, as if the guide had never been used."""
         values = self._initial(keys, first)
-        if any(map(is_traced, jax.tree.leaves(self._transforms))):
+        if any(map(is_traced, jax.tree.leaves(self.updates.transforms))):
             # A constraint with numbers that the model computes from its data.
             self._svi_of_new_guide(jr.key(0), first)
             self.is_reusable = False
@@ -102,19 +109,15 @@ class Program:
         if not isinstance(self.guide, AutoGuide):
             return True
         ours = _support_leaves(self.guide.prototype_trace or {})
+        if not ours:
+            return True
         theirs = self._read_supports(first)
-        return len(ours) == len(theirs) and all(map(_equal, ours, theirs))
+        return len(ours) == len(theirs) and all(map(np.array_equal, ours, theirs))
 
-    def text(self, carry: Carry, arrays: tuple, first: tuple) -> str:
+    def text(self, carry: Carry, arrays: tuple, streamed: tuple) -> str:
         """Returns the text of a chunk's program, the same for any number of devices."""
         flags = np.zeros(self._num_seeds, bool)
         control = Control(flags.astype(np.float32), flags, flags, flags, flags)
-        lead = (self._num_seeds, CHUNK)
-        streamed = tuple(
-            jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype) if is_cut else None
-            for x, is_cut in zip(first, self.layout.is_cut, strict=True)
-            if self.layout.is_streamed
-        )
         zero = np.int32(0)
         # JAX keeps the trace: on one device the first chunk does not trace again.
         chunk = self.chunk if self.spread is None else self._chunk_of_one_device()
@@ -122,10 +125,8 @@ class Program:
         return traced.lower(lowering_platforms=("cpu",)).as_text()
 
     def _chunk_of_one_device(self) -> Any:
-        svi = self.updates.svi
-        loss = training_loss(self._given_loss, self.guide, has_mutable=self._has_mutable)
-        alone = SVI(svi.model, svi.guide, svi.optim, loss)
-        alone.constrain_fn = svi.constrain_fn
+        alone = copy.copy(self.updates.svi)
+        alone.loss = self._loss
         return jax.jit(self._chunks(self.updates._replace(svi=alone, spread=None)))
 
     def _chunks(self, updates: Updates) -> Callable:
@@ -146,99 +147,95 @@ class Program:
 
         return single
 
-    def _set_up_guide(self, first: tuple) -> None:
+    def _set_up_guide(self, data: TrainingData) -> None:
         """Runs a guide once with values at hand, which some guides need."""
         guide = self.guide
         if not isinstance(guide, AutoGuide):
             return
-        if freezes_data(guide) or (guide.prototype_trace is not None and not self.suits(first)):
+        if freezes_data(guide) or (
+            guide.prototype_trace is not None and not self.suits(data.first)
+        ):
             forget(guide)
         if guide.prototype_trace is None:
-            call = self.layout.call.fill(first)
+            call = data.first_call
             with handlers.block(), handlers.seed(rng_seed=jr.key(0)):
                 guide._setup_prototype(*call.args, **call.kwargs)
 
     def _supports(self, first: tuple) -> list[Array]:
         return _support_leaves(initial_run(self.model, self.layout.call.fill(first)))
 
-    def _loss(self, *, has_mutable: bool) -> Any:
-        self._has_mutable = has_mutable
-        loss = training_loss(self._given_loss, self.guide, has_mutable=has_mutable)
-        # With minibatches the devices already share the rows.
-        has_rows = self.layout.batch_size is not None
-        return loss if self.spread is None or has_rows else over_devices(loss, self.spread)
-
     def _initial_values(self, key: PRNGKeyArray, first: tuple) -> InitialValues:
-        state = self._svi_of_new_guide(key, first)
-        svi = self.updates.svi
-        svi.loss = self._loss(has_mutable=bool(jax.tree.leaves(state.mutable_state)))
+        state, svi = self._svi_of_new_guide(key, first), self.updates.svi
+        has_mutable = bool(jax.tree.leaves(state.mutable_state))
+        self._loss = training_loss(self._given_loss, self.guide, has_mutable=has_mutable)
+        svi.loss = self._loss
+        # With minibatches the devices already share the rows.
+        if self.spread is not None and self.layout.batch_size is None:
+            svi.loss = over_devices(self._loss, self.spread)
         params = svi.optim.get_params(state.optim_state)
         return InitialValues(params, state.mutable_state, state.rng_key)
 
-    def _svi_of_new_guide(self, key: PRNGKeyArray, first: tuple) -> Any:
+    def _svi_of_new_guide(self, key: PRNGKeyArray, first: tuple) -> SVIState:
         """Initialises a guide that was never used, and learns the constraints from it."""
         call, ours = self.layout.call.fill(first), self.updates.svi
         svi = SVI(self.model, as_new(self.guide), ours.optim, ours.loss)
         state = svi.init(key, *call.args, **call.kwargs)
         ours.constrain_fn = svi.constrain_fn
-        self._transforms = svi.constrain_fn.args[0]  # type: ignore[union-attr]
         return state
-
-    def _begin(
-        self, initial: InitialValues, better: dict[str, Array], order_key: PRNGKeyArray
-    ) -> Carry:
-        """Returns the first state; `better` has constrained values of some parameters."""
-        unconstrained = {name: self._transforms[name].inv(better[name]) for name in better}
-        return self.updates.begin(initial, unconstrained, order_key)
 
 
 def program_for(
     keys: Key[Array, " s"],
-    make_guide: Callable[[], Any],
+    data: TrainingData,
     *,
     model: Any,
     guide: Any,
     loss: Any,
     optimiser: Any,
-    layout: DataLayout,
-    first: tuple,
-    shapes: tuple,
     spread: Spread | None,
-) -> tuple[Program, InitialValues]:
-    """Returns a program and initial values; an earlier program if there is one.
+) -> tuple[Program, InitialValues, TrainingData]:
+    """Returns a program, initial values and the data; an earlier program if there is one.
 
     Args:
         keys: one key per seed, for the initial values.
-        make_guide: makes the guide if none is given.
-        model, guide, loss, optimiser, layout, first, spread: see `Program`. An earlier program
-            must have had these very objects; the guide, loss and optimiser may be `None`.
-        shapes: shapes and types of all arrays.
+        data: the arguments. They are returned as constants if the model needs their values.
+        model, guide, loss, optimiser, spread: see `Program`. An earlier program must have had
+            these very objects; the guide, loss and optimiser may be `None`.
     """
     objects = tuple(map(ByIdentity, (model, guide, loss, optimiser)))
+    shapes = tuple((x.shape, str(x.dtype)) for x in data.arrays)
     is_x64 = jax.config.jax_enable_x64  # type: ignore[attr-defined]
-    cache_key = (*objects, layout, shapes, len(keys), spread, is_x64)
+    cache_key = (*objects, data.layout, shapes, len(keys), spread, is_x64)
     found = _programs.pop(cache_key, None)
-    if found is not None and found.suits(first):
+    if found is not None and found.suits(data.first):
         _programs[cache_key] = found
-        return found, found.initial(keys, first)
-    guide = make_guide() if guide is None else guide
+        return found, found.initial(keys, data.first), data
+    guide = default_guide(model, data.first_call) if guide is None else guide
 
-    def make(layout: DataLayout, first: tuple) -> tuple[Program, InitialValues]:
+    def make(data: TrainingData) -> tuple[Program, InitialValues, TrainingData]:
         program = Program(
-            model, guide, loss, optimiser, layout, first, num_seeds=len(keys), spread=spread
+            model, guide, loss, optimiser, data, num_seeds=len(keys), spread=spread
         )
-        return program, program.initial(keys, first)
+        return program, program.initial(keys, data.first), data
 
     try:
-        program, initial = make(layout, first)
+        made = make(data)
     except NEEDS_VALUES:
-        program, initial = make(layout.with_constants(first), ())
-        program.is_pinned, program.is_reusable = True, False
-    if program.is_reusable:
-        _programs[cache_key] = program
+        return make(data.with_constants())
+    if made[0].is_reusable:
+        _programs[cache_key] = made[0]
     if len(_programs) > MAX_PROGRAMS:
         _programs.popitem(last=False)
-    return program, initial
+    return made
+
+
+def default_guide(model: Model, call: Call) -> AutoRefined:
+    """Returns a refined normal, dense unless it is large or has local latent values."""
+    trace = initial_run(model, call)
+    size = sum(int(np.size(trace[name]["value"])) for name in latent_names(trace))
+    if size > DENSE_LIMIT or has_local_sites(trace):
+        return AutoRefined(model)
+    return AutoRefined(model, base=AutoMultivariateNormal)
 
 
 def forget_programs() -> None:
@@ -249,7 +246,3 @@ def forget_programs() -> None:
 def _support_leaves(trace: dict[str, Any]) -> list[Array]:
     supports = {name: trace[name]["fn"].support for name in latent_names(trace)}
     return [jnp.asarray(leaf) for leaf in jax.tree.leaves(supports)]
-
-
-def _equal(one: Array, other: Array) -> bool:
-    return bool(np.array_equal(np.asarray(one), np.asarray(other)))

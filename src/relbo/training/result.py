@@ -84,7 +84,7 @@ def result_of(
     last, seed = ends[best], end.seeds[best]
     params, mutable = jax.tree.map(lambda x: x[best], (seed_params, seed_mutable))
     losses = end.losses[best, : last.num_iterations]
-    message = _message(seed, last, losses)
+    message = _message(seed, last)
     if last.result is Result.DIVERGED:
         rate = rule.rate_words(seed)
         cause = likely_cause(program.guide, params, bad_arguments, seed.failed_at, rate)
@@ -95,7 +95,7 @@ def result_of(
         guide=program.guide,
         num_iterations=last.num_iterations,
         result=last.result,
-        message=message + _about_updates(seed, losses) + _about_seeds(ends, best),
+        message=message + _remarks(seed, losses, ends, best),
         final_loss=last.loss,
         final_stderr=last.stderr,
         best_seed=best,
@@ -118,7 +118,7 @@ def _end_of(
     return _SeedEnd(result, *smoothed(losses[:number], rule.window * CHUNK), number)
 
 
-def _message(seed: SeedProgress, end: _SeedEnd, losses: np.ndarray) -> str:
+def _message(seed: SeedProgress, end: _SeedEnd) -> str:
     loss, number = f"loss {end.loss:.6g} ± {end.stderr:.2g}", end.num_iterations
     if end.result is Result.CONVERGED:
         return f"converged after {number} iterations, {loss}: it no longer falls"
@@ -135,21 +135,18 @@ def _message(seed: SeedProgress, end: _SeedEnd, losses: np.ndarray) -> str:
     )
 
 
-def _about_updates(seed: SeedProgress, losses: np.ndarray) -> str:
+def _remarks(seed: SeedProgress, losses: np.ndarray, ends: list[_SeedEnd], best: int) -> str:
+    """Says which updates were left out or halved, and which seed this is."""
     words, left_out = "", int(np.sum(np.isinf(losses)))
     if left_out:
         words += f"; {left_out} updates had an infinite loss and were left out"
     if seed.back_offs:
         words += f"; the learning rate was halved {seed.back_offs} times"
+    if len(ends) > 1:
+        words += f"; this is seed {best} of {len(ends)}, the best"
+        bad = [i for i, end in enumerate(ends) if end.result is Result.DIVERGED]
+        words += f" (diverged: {bad})" if bad else ""
     return words
-
-
-def _about_seeds(ends: list[_SeedEnd], best: int) -> str:
-    if len(ends) == 1:
-        return ""
-    bad = [i for i, end in enumerate(ends) if end.result is Result.DIVERGED]
-    words = f"; this is seed {best} of {len(ends)}, the best"
-    return words + (f" (diverged: {bad})" if bad else "")
 
 
 def likely_cause(

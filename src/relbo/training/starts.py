@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, ArrayLike, Float, Key, PRNGKeyArray
 from numpyro.infer.autoguide import (
     AutoContinuous,
     AutoDiagonalNormal,
@@ -18,14 +18,14 @@ from numpyro.infer.autoguide import (
 
 from relbo.gaussian import NormalFitter, WhiteningNormal, compiled_evaluate, points_per_step
 from relbo.problem import Problem, read
-from relbo.problem.call import Call
-from relbo.problem.traces import Model
+from relbo.training.data import TrainingData
 from relbo.training.optimiser import normal_base
+from relbo.training.program import Program
 from relbo.training.stopping import check_at_least_one, check_bool
 from relbo.training.update import InitialValues
 
 NUM_POINTS = 64
-Values = dict[str, np.ndarray]
+Values = dict[str, ArrayLike]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +49,8 @@ class Starts:
 
 def warm_values(
     keys: Key[Array, " s"],
-    model: Model,
-    guide: Any,
-    call: Call,
+    program: Program,
+    data: TrainingData,
     initial: InitialValues,
     report: Callable[..., None],
     deadline: float,
@@ -60,7 +59,8 @@ def warm_values(
 
     Args:
         keys: one key per seed.
-        model, guide, call: the model, its guide and their arguments.
+        program: the model and its guide.
+        data: their arguments.
         initial: the initial values of all seeds.
         report: is told about progress.
         deadline: a time of `time.monotonic`.
@@ -69,98 +69,69 @@ def warm_values(
         Constrained values of the base's parameters, along a leading axis of seeds; none if the
         guide has no normal base, the model has no density, or no normal was found.
     """
-    base = normal_base(guide)
+    base = normal_base(program.guide)
     if base is None or base.create_plates is not None:
         return {}
     try:
-        problem = read(model, call.args, call.kwargs)
+        problem = read(program.model, *data.first_call)
     except ValueError:
         # Minibatches, free parameters or discrete sites: there is no density to fit.
         return {}
-    warm_start = WarmStart(base, problem)
+    locations = [f"{base.prefix}_loc"]
+    if not isinstance(base, AutoContinuous):
+        locations = [f"{name}_{base.prefix}_loc" for name, _ in problem.sites]
+    positions = _positions(base, problem)
     found = []
     for seed, key in enumerate(keys):
-        start = {name: np.asarray(initial.params[name][seed]) for name in warm_start.locations}
-        entropy = np.ravel(jr.key_data(key)).tolist()
-        found.append(warm_start(entropy, start, report, deadline))
-    if any(values is None for values in found):
-        return {}
+        start = np.concatenate([np.ravel(initial.params[name][seed]) for name in locations])
+        start = start.astype(float)[np.argsort(positions)]
+        normal = _fitted_normal(key, problem, start, report, deadline)
+        if normal is None:
+            return {}
+        found.append(_parameters(base, problem, normal.reordered(positions)))
     return jax.tree.map(lambda *x: np.stack(x), *found)
 
 
-class WarmStart:
-    """Fits a normal to a model and converts it to parameters of a guide's base.
+def _fitted_normal(
+    key: PRNGKeyArray,
+    problem: Problem,
+    start: Float[np.ndarray, " d"],
+    report: Callable[..., None],
+    deadline: float,
+) -> WhiteningNormal | None:
+    """Fits a normal from several places, `start` among them; `None` if none was found."""
+    fitter = NormalFitter(
+        np.random.default_rng(np.ravel(jr.key_data(key)).tolist()),
+        compiled_evaluate(problem, NUM_POINTS),
+        problem.size,
+        points_per_step(NUM_POINTS, problem.size),
+        NUM_POINTS,
+        report=lambda _, fraction: report("warm start", fraction),
+        is_late=lambda: time.monotonic() > deadline,
+    )
+    try:
+        normal = fitter.fit(start).modes[0]
+    except (ValueError, np.linalg.LinAlgError):
+        return None
+    is_finite = np.all(np.isfinite(normal.loc)) and np.all(np.isfinite(normal.factor))
+    return normal if is_finite else None
 
-    Args:
-        base: the normal guide.
-        problem: the posterior.
-    """
 
-    def __init__(self, base: Any, problem: Problem):
-        self.base, self.problem = base, problem
-        self.positions = _positions(base, problem)
-
-    def __call__(
-        self, entropy: list[int], start: Values, report: Callable[..., None], deadline: float
-    ) -> Values | None:
-        """Fits a normal from several places, among them where the base would have started.
-
-        Args:
-            entropy: seeds the noise.
-            start: initial values of the guide's parameters.
-            report: is told about progress.
-            deadline: a time of `time.monotonic`.
-
-        Returns:
-            Values of the base's parameters, or `None` if no normal was found.
-        """
-        size = self.problem.size
-        fitter = NormalFitter(
-            np.random.default_rng(entropy),
-            compiled_evaluate(self.problem, NUM_POINTS),
-            size,
-            points_per_step(NUM_POINTS, size),
-            NUM_POINTS,
-            report=lambda _, fraction: report("warm start", fraction),
-            is_late=lambda: time.monotonic() > deadline,
-        )
-        try:
-            found = fitter.fit(self._location(start)[np.argsort(self.positions)])
-        except (ValueError, np.linalg.LinAlgError):
-            return None
-        normal = found.modes[0].reordered(self.positions)
-        if not all(np.all(np.isfinite(part)) for part in (normal.loc, normal.factor)):
-            return None
-        return self._parameters(normal)
-
-    @property
-    def locations(self) -> list[str]:
-        """The names of the parameters that say where the base starts."""
-        if isinstance(self.base, AutoContinuous):
-            return [f"{self.base.prefix}_loc"]
-        return [f"{name}_{self.base.prefix}_loc" for name, _ in self.problem.sites]
-
-    def _location(self, start: Values) -> Float[np.ndarray, " d"]:
-        """Returns the base's own start as one vector, in the order of the base."""
-        parts = [np.ravel(start[name]) for name in self.locations]
-        return np.concatenate(parts).astype(float)
-
-    def _parameters(self, normal: WhiteningNormal) -> Values:
-        prefix = self.base.prefix
-        if isinstance(self.base, AutoMultivariateNormal):
-            tril = normal.scale_tril()
-            values = {f"{prefix}_loc": normal.loc, f"{prefix}_scale_tril": tril}
-        elif isinstance(self.base, AutoDiagonalNormal):
-            values = {f"{prefix}_loc": normal.loc, f"{prefix}_scale": normal.conditional_sd()}
-        else:
-            values, begin, scale = {}, 0, normal.conditional_sd()
-            for name, shape in self.problem.sites:
-                end = begin + int(np.prod(shape))
-                values[f"{name}_{prefix}_loc"] = normal.loc[begin:end].reshape(shape)
-                values[f"{name}_{prefix}_scale"] = scale[begin:end].reshape(shape)
-                begin = end
-        dtype = np.dtype(jnp.result_type(float))
-        return {name: value.astype(dtype) for name, value in values.items()}
+def _parameters(base: Any, problem: Problem, normal: WhiteningNormal) -> Values:
+    """Converts a normal to constrained parameters of a guide's base."""
+    prefix, dtype = base.prefix, jnp.result_type(float)
+    loc = jnp.asarray(normal.loc, dtype)
+    if isinstance(base, AutoMultivariateNormal):
+        tril = jnp.asarray(normal.scale_tril(), dtype)
+        return {f"{prefix}_loc": loc, f"{prefix}_scale_tril": tril}
+    scale = jnp.asarray(normal.conditional_sd(), dtype)
+    if isinstance(base, AutoDiagonalNormal):
+        return {f"{prefix}_loc": loc, f"{prefix}_scale": scale}
+    return {
+        f"{name}_{prefix}_{part}": value
+        for part, vector in (("loc", loc), ("scale", scale))
+        for name, value in problem.unravel(vector).items()
+    }
 
 
 def _positions(base: Any, problem: Problem) -> np.ndarray:

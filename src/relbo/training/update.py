@@ -1,19 +1,23 @@
-"""One update of a guide's parameters, and a chunk of these."""
+"""One update of a guide's parameters, a chunk of these, and their loss."""
 
+import copy
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Scalar
-from numpyro.infer import SVI
+from numpyro.infer import SVI, Trace_ELBO
 from numpyro.infer.svi import SVIState
 
 from relbo._devices import Spread
+from relbo.guides.losses import RefinedELBO
 from relbo.guides.refined_guide import AbstractRefinedGuide
-from relbo.training.data import DataLayout, RowOrder, first_order, minibatch
-from relbo.training.optimiser import Units, with_factor, with_units
+from relbo.training.data import DataLayout, minibatch
+from relbo.training.optimiser import Units, rescaled
 from relbo.training.stopping import CHUNK
 
+NUM_DRAWS = 16
+"""Number of draws of the default loss."""
 MAX_INFINITE = 10
 """This number of infinite losses in a row is a failure; fewer are left out as unlucky draws."""
 
@@ -33,7 +37,6 @@ class Carry(NamedTuple):
     svi: SVIState
     good: tuple[Any, Any]
     """The optimiser's and the mutable state where the loss was best."""
-    order: RowOrder | None
     failed_at: Int[Array, ""]
     """The iteration that failed, or -1. The state is the one before it."""
     num_infinite: Int[Array, ""]
@@ -75,15 +78,18 @@ class Updates(NamedTuple):
     """Whether the optimiser's updates can be scaled."""
     spread: Spread | None
 
-    def begin(
-        self, initial: InitialValues, better: dict[str, Array], order_key: PRNGKeyArray
-    ) -> Carry:
-        """Returns the first state, with some unconstrained initial values replaced."""
-        params = {**initial.params, **better}
+    @property
+    def transforms(self) -> dict[str, Any]:
+        """How each parameter is constrained; known once a guide was initialised."""
+        return self.svi.constrain_fn.args[0]  # type: ignore[union-attr]
+
+    def begin(self, initial: InitialValues, better: dict[str, Array]) -> Carry:
+        """Returns the first state; `better` has constrained values of some parameters."""
+        unconstrained = {name: self.transforms[name].inv(better[name]) for name in better}
+        params = {**initial.params, **unconstrained}
         params = jax.tree.map(lambda p, like: p.astype(like.dtype), params, initial.params)
         state = SVIState(self.svi.optim.init(params), initial.mutable, initial.key)
-        order = first_order(order_key, self.layout)
-        return Carry(state, _learned(state), order, jnp.array(-1), jnp.array(0))
+        return Carry(state, _learned(state), jnp.array(-1), jnp.array(0))
 
     def chunk(
         self,
@@ -119,10 +125,8 @@ class Updates(NamedTuple):
         good = choose(control.keep, now, carry.good)
         optim_state, mutable = choose(control.restore, good, now)
         if self.is_scalable:
-            optim_state = with_factor(optim_state, control.factor)
-        if self.units is not None:
-            units = self.units(self._constrained(optim_state))
-            optim_state = with_units(optim_state, units, control.is_whitened)
+            units = {} if self.units is None else self.units(self._constrained(optim_state))
+            optim_state = rescaled(optim_state, control.factor, units, control.is_whitened)
         return carry._replace(
             svi=SVIState(optim_state, mutable, carry.svi.rng_key),
             good=good,
@@ -133,15 +137,14 @@ class Updates(NamedTuple):
     def _update(
         self, carry: Carry, control: Control, iteration: Scalar, arrays: tuple, streamed: tuple
     ) -> tuple[Carry, Scalar]:
-        order, arrays = minibatch(
-            self.layout, carry.order, iteration, arrays, streamed, self.spread
-        )
+        arrays = minibatch(self.layout, iteration, arrays, streamed, self.spread)
         call = self.layout.call.fill(arrays)
+        is_forward_mode = getattr(self.svi.guide, "_forward_mode_differentiation", False)
         old = carry.svi
         new, loss = self.svi.update(
             old,
             *call.args,
-            forward_mode_differentiation=_is_forward_mode(self.svi.guide),
+            forward_mode_differentiation=is_forward_mode,
             **call.kwargs,
         )
         if new.mutable_state is None:
@@ -159,7 +162,7 @@ class Updates(NamedTuple):
         # The key advances even where an update is left out.
         optim_state, mutable = choose(is_running & is_fine, after, before)
         state = SVIState(optim_state, mutable, new.rng_key)
-        carry = Carry(state, carry.good, order, failed_at, num_infinite)
+        carry = Carry(state, carry.good, failed_at, num_infinite)
         return carry, jnp.where(is_running, loss, jnp.nan)
 
     def _step_size(self, state: SVIState) -> Scalar:
@@ -186,13 +189,6 @@ def _learned(state: SVIState) -> tuple[Any, Any]:
     return state.optim_state, state.mutable_state
 
 
-def _is_forward_mode(guide: Any) -> bool:
-    refinement = getattr(guide, "refinement", None)
-    if refinement is not None and refinement.forward_mode_differentiation:
-        return True
-    return bool(getattr(guide, "_forward_mode_differentiation", False))
-
-
 def _stays_finite(before: PyTree, after: PyTree) -> Bool[Array, ""]:
     """Returns whether no finite entry became non-finite.
 
@@ -205,3 +201,50 @@ def _stays_finite(before: PyTree, after: PyTree) -> Bool[Array, ""]:
         if jnp.issubdtype(jnp.asarray(new).dtype, jnp.inexact)
     ]
     return jnp.all(jnp.stack(found)) if found else jnp.array(True)
+
+
+class OrderedELBO(Trace_ELBO):
+    """NumPyro's `Trace_ELBO`, which adds its sites in the order of their names.
+
+    NumPyro adds them in the order of a set, which differs between processes. A run that is
+    resumed in a new process would differ in the last bits, and JAX's persistent cache of
+    compiled programs would not find the program of an earlier process.
+    """
+
+    def __init__(self, loss: Trace_ELBO):
+        super().__init__(
+            loss.num_particles,
+            loss.vectorize_particles,  # type: ignore[arg-type]
+            loss.multi_sample_guide,
+            sum_sites=False,
+        )
+
+    def loss_with_mutable_state(self, *args: Any, **kwargs: Any) -> Any:
+        found = super().loss_with_mutable_state(*args, **kwargs)
+        losses: Any = found["loss"]
+        return {**found, "loss": sum(losses[name] for name in sorted(losses))}
+
+
+def training_loss(loss: Any, guide: Any, *, has_mutable: bool) -> Any:
+    """Returns the user's loss, or the default one of the guide.
+
+    `Trace_ELBO` drops mutable state if it takes several draws; `RefinedELBO` keeps it.
+    """
+    if loss is not None:
+        return OrderedELBO(loss) if type(loss) is Trace_ELBO and loss.sum_sites else loss
+    is_refined = isinstance(guide, AbstractRefinedGuide)
+    if is_refined and (guide.refinement.kernel.interacting or has_mutable):
+        return RefinedELBO(NUM_DRAWS)
+    return OrderedELBO(Trace_ELBO(1 if has_mutable else NUM_DRAWS))
+
+
+def over_devices(loss: Any, spread: Spread) -> Any:
+    """Returns a copy of a loss that spreads its draws over devices.
+
+    All losses of NumPyro map over their draws with one function that they keep as an attribute.
+    """
+    if getattr(loss, "vectorize_particles", None) is not True:
+        return loss
+    copied = copy.copy(loss)
+    copied.vectorize_particles_fn = spread.map
+    return copied

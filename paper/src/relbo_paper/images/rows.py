@@ -13,6 +13,7 @@ from relbo import (
     AbstractAccount,
     AbstractKernel,
     ChangeOfVariablesAccount,
+    Execution,
     GaussianAccount,
     MonteCarloAccount,
     ParticleAccount,
@@ -242,7 +243,7 @@ def refined_row(
         space=space,
         max_score=max_score,
         anneal=anneal,
-        unroll=True,
+        execution=Execution(unroll=True),
     )
 
     def build(vae: Autoencoder) -> tuple[Any, Any]:

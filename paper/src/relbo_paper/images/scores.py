@@ -14,6 +14,7 @@ from numpyro import handlers
 
 from relbo import DiagonalNormal, StandardNormal
 from relbo.evaluate import (
+    AnnealingSettings,
     FittedProposal,
     LatentVariableModel,
     PointwiseEvaluation,
@@ -109,9 +110,7 @@ def annealed_loglikelihood(
         LatentVariableModel(vae.loglikelihood_from(params)),
         jnp.asarray(images),
         StandardNormal(jnp.zeros(vae.num_latents)),
-        num_temperatures=num_temperatures,
-        num_chains=num_chains,
-        num_leapfrogs=NUM_LEAPFROGS,
+        settings=AnnealingSettings(num_temperatures, num_chains, NUM_LEAPFROGS),
         batch_size=batch_size,
     )
 

@@ -9,8 +9,6 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from relbo_paper.models.product import product
-
 Activation = Callable[[Array], Array]
 
 
@@ -47,9 +45,9 @@ class DenseLayers(eqx.Module):
     def __call__(self, inputs: Float[Array, " in"]) -> Float[Array, " out"]:
         *hidden, last = zip(self.weights, self.biases, strict=True)
         for weight, bias in hidden:
-            inputs = self.activation(product(inputs, weight) + bias)
+            inputs = self.activation(inputs @ weight + bias)
         weight, bias = last
-        return product(inputs, weight) + bias
+        return inputs @ weight + bias
 
 
 class NormalEncoder(eqx.Module):
@@ -83,7 +81,7 @@ class NormalEncoder(eqx.Module):
         # Each input separately: an image that is paired with every label is multiplied once.
         (weight,), (seen,) = self.first.weights, self.first.biases
         for part in inputs:
-            seen = seen + product(part, weight[: len(part)])
+            seen = seen + part @ weight[: len(part)]
             weight = weight[len(part) :]
         of_loc, of_scale = jnp.split(seen, 2)
         if self.loc.weights:

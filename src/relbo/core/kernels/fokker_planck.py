@@ -1,12 +1,13 @@
 """The Fokker-Planck flow: Langevin dynamics without noise."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
+import equinox as eqx
 import jax.numpy as jnp
 
 from relbo.core.kernels.contract import AbstractDeterministicKernel, Position
 from relbo.core.kernels.rbf import optional_bandwidth, rbf
-from relbo.core.parameters import Positive
+from relbo.core.parameters import Positive, as_step_size
 
 
 class FokkerPlanckFlow(AbstractDeterministicKernel):
@@ -27,13 +28,11 @@ class FokkerPlanckFlow(AbstractDeterministicKernel):
         Carrillo, Craig and Patacchini, A blob method for diffusion, 2019.
     """
 
-    step_size: Positive
-    bandwidth: Positive | None
+    step_size: Positive = eqx.field(default=0.1, converter=as_step_size)
+    bandwidth: Positive | None = eqx.field(
+        default=None, converter=optional_bandwidth, kw_only=True
+    )
     interacting: ClassVar[bool] = True
-
-    def __init__(self, step_size: Any = 0.1, *, bandwidth: Any = None):
-        self.step_size = Positive.of(step_size, name="step_size")
-        self.bandwidth = optional_bandwidth(bandwidth)
 
     def drift(self, position: Position, score: Position) -> Position:
         gram, gram_grad = rbf(position, self.bandwidth)

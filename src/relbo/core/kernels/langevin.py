@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree, Scalar
 
 from relbo.core.bases import LOG_2PI
+from relbo.core.checks import check_positive
 from relbo.core.kernels.contract import (
     AbstractDeterministicKernel,
     AbstractOneGradientKernel,
@@ -15,7 +16,7 @@ from relbo.core.kernels.contract import (
     Position,
     Randomness,
 )
-from relbo.core.parameters import Positive
+from relbo.core.parameters import Positive, as_step_size
 
 
 class SGD(AbstractDeterministicKernel):
@@ -31,11 +32,8 @@ class SGD(AbstractDeterministicKernel):
         >>> kernel = SGD(step_size=0.01)
     """
 
-    step_size: Positive
+    step_size: Positive = eqx.field(default=0.01, converter=as_step_size)
     interacting: ClassVar[bool] = False
-
-    def __init__(self, step_size: Any = 0.01):
-        self.step_size = Positive.of(step_size, name="step_size")
 
     def drift(self, position: Position, score: Position) -> Position:
         return score
@@ -53,12 +51,9 @@ class SGLD(AbstractOneGradientKernel):
         Welling and Teh, Bayesian learning via stochastic gradient Langevin dynamics, 2011.
     """
 
-    step_size: Positive
+    step_size: Positive = eqx.field(default=0.01, converter=as_step_size)
     randomness: ClassVar[Randomness] = "position"
     interacting: ClassVar[bool] = False
-
-    def __init__(self, step_size: Any = 0.01):
-        self.step_size = Positive.of(step_size, name="step_size")
 
     @property
     def reversible(self) -> bool:
@@ -122,9 +117,8 @@ class PSGLD(AbstractOneGradientKernel):
             raise ValueError(
                 f'metric: expected "rmsprop", "local" or positive numbers, got {metric!r}'
             )
-        if damping <= 0:
-            raise ValueError(f"damping: expected a positive number, got {damping}")
-        self.step_size = Positive.of(step_size, name="step_size")
+        check_positive("damping", damping)
+        self.step_size = as_step_size(step_size)
         self.metric = None if isinstance(metric, str) else Positive.of(metric, name="metric")
         self.decay = (
             Positive.of(decay, upper=1.0, name="decay") if metric == "rmsprop" else None

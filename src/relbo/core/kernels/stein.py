@@ -1,7 +1,8 @@
 """Stein particles: K of them move together, with and without noise."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree, Scalar
@@ -16,7 +17,7 @@ from relbo.core.kernels.contract import (
     Randomness,
 )
 from relbo.core.kernels.rbf import optional_bandwidth, rbf
-from relbo.core.parameters import Positive
+from relbo.core.parameters import Positive, as_step_size
 
 
 class SVGD(AbstractDeterministicKernel):
@@ -34,13 +35,11 @@ class SVGD(AbstractDeterministicKernel):
         Liu and Wang, Stein variational gradient descent, 2016.
     """
 
-    step_size: Positive
-    bandwidth: Positive | None
+    step_size: Positive = eqx.field(default=0.1, converter=as_step_size)
+    bandwidth: Positive | None = eqx.field(
+        default=None, converter=optional_bandwidth, kw_only=True
+    )
     interacting: ClassVar[bool] = True
-
-    def __init__(self, step_size: Any = 0.1, *, bandwidth: Any = None):
-        self.step_size = Positive.of(step_size, name="step_size")
-        self.bandwidth = optional_bandwidth(bandwidth)
 
     def drift(self, position: Position, score: Position) -> Position:
         gram, gram_grad = rbf(position, self.bandwidth)
@@ -61,14 +60,12 @@ class SGLDR(AbstractOneGradientKernel):
         Gallego and Rios Insua, Stochastic gradient MCMC with repulsive forces, 2018.
     """
 
-    step_size: Positive
-    bandwidth: Positive | None
+    step_size: Positive = eqx.field(default=0.1, converter=as_step_size)
+    bandwidth: Positive | None = eqx.field(
+        default=None, converter=optional_bandwidth, kw_only=True
+    )
     randomness: ClassVar[Randomness] = "position"
     interacting: ClassVar[bool] = True
-
-    def __init__(self, step_size: Any = 0.1, *, bandwidth: Any = None):
-        self.step_size = Positive.of(step_size, name="step_size")
-        self.bandwidth = optional_bandwidth(bandwidth)
 
     @property
     def reversible(self) -> bool:

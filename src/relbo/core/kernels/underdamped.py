@@ -7,9 +7,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree, Scalar
 
 from relbo.core.bases import standard_normal_logdensity
+from relbo.core.checks import check_integer
 from relbo.core.dynamics import end_leapfrog, refresh, start_leapfrog
 from relbo.core.kernels.contract import AbstractKernel, Arrival, Departure, Position, Randomness
-from relbo.core.parameters import Positive
+from relbo.core.parameters import Positive, as_step_size
 
 
 class Underdamped(AbstractKernel):
@@ -55,10 +56,9 @@ class Underdamped(AbstractKernel):
         metric: Any = None,
         num_leapfrogs: int = 1,
     ):
-        if num_leapfrogs < 1:
-            raise ValueError(f"num_leapfrogs: expected at least 1, got {num_leapfrogs}")
+        check_integer("num_leapfrogs", num_leapfrogs, 1)
         is_zero = isinstance(damping, int | float) and damping == 0
-        self.step_size = Positive.of(step_size, name="step_size")
+        self.step_size = as_step_size(step_size)
         self.damping = None if is_zero else Positive.of(damping, upper=1.0, name="damping")
         self.metric = None if metric is None else Positive.of(metric, name="metric")
         self.num_leapfrogs = num_leapfrogs
