@@ -9,7 +9,6 @@ from jax.sharding import Mesh
 from relbo.core.random import KeyLike, as_key
 from relbo.sampling import Posterior, sample
 from relbo.sampling._sample import SamplingMethod
-from relbo.sampling.findings import Finding
 from relbo.training import Stopping, fit
 
 NUM_EVIDENCE_DRAWS = 640
@@ -61,7 +60,7 @@ def infer(
         >>> print(posterior.summary())
     """
     key, started = as_key(key), time.monotonic()
-    params, findings = None, ()
+    params, trained = None, None
     if guide is not None:
         fit_key, key = jr.split(key)
         # Half of the time for each: a rough fit is a better start than none.
@@ -76,8 +75,6 @@ def infer(
             progress=progress,
         )
         params, guide = trained.params, trained.guide
-        if trained.result == "diverged":
-            findings = (Finding(f"The fit of the guide {trained.message}.", is_fatal=False),)
     left = None if seconds is None else max(0.0, seconds - (time.monotonic() - started))
     posterior = sample(
         key,
@@ -94,5 +91,6 @@ def infer(
         mesh=mesh,
         progress=progress,
     )
-    posterior.findings = (*findings, *posterior.findings)
+    if trained is not None and trained.result == "diverged":
+        posterior.add_note(f"The fit of the guide {trained.message}.")
     return posterior

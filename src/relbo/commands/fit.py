@@ -147,7 +147,7 @@ def _infer_from_guide(request: FitRequest, problem: _ModelWithData) -> Posterior
         num_evidence_draws=640,
     )
     if fitted.result == "diverged":
-        posterior.notes = (f"The fit of the guide {fitted.message}.", *posterior.notes)
+        posterior.add_note(f"The fit of the guide {fitted.message}.")
     return posterior
 
 

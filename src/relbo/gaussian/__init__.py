@@ -5,6 +5,7 @@ points: nothing else is compiled, and coordinates of very different scales do no
 """
 
 from relbo.gaussian.annealed import annealed_draws as annealed_draws
+from relbo.gaussian.annealed import reversed_log_weights as reversed_log_weights
 from relbo.gaussian.evaluation import Evaluate as Evaluate
 from relbo.gaussian.evaluation import WhiteEvaluation as WhiteEvaluation
 from relbo.gaussian.evaluation import WhiteningMap as WhiteningMap

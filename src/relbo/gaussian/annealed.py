@@ -41,6 +41,43 @@ def annealed_draws(
     return normal.push(here.white), np.where(np.isnan(log_weight), -np.inf, log_weight)
 
 
+def reversed_log_weights(
+    rng: np.random.Generator,
+    evaluate: Evaluate,
+    normal: WhiteningNormal,
+    white: Float[np.ndarray, "c d"],
+    *,
+    num_steps: int,
+    step_size: float,
+    damping: float = 0.9,
+) -> Float[np.ndarray, " c"]:
+    r"""Runs the path of `annealed_draws` backwards from draws of the posterior.
+
+    From exact draws the inverse weights average to the inverse of the evidence: minus the log
+    of their mean is an upper bound in expectation, as the log mean of the forward weights is a
+    lower one.
+
+    Args:
+        white: draws of the posterior in white coordinates.
+
+    Returns:
+        The logarithms of the weights of the reversed paths.
+    """
+    momentum = rng.standard_normal(white.shape)
+    here = evaluate(normal, white)
+    log_weight = np.where(here.is_finite, here.logdensity, np.inf)
+    for step in range(num_steps, 0, -1):
+        beta = step / num_steps
+        # The refreshment is reversible, and a leapfrog backwards is one with momenta reversed.
+        after = refresh(momentum, rng.standard_normal(white.shape), damping)
+        moved, reverse = start_leapfrog(here.white, -after, _tempered(here, beta), step_size)
+        here = evaluate(normal, moved)
+        momentum = -end_leapfrog(reverse, _tempered(here, beta), step_size)
+        log_weight = log_weight + log_weight_increment(momentum, after)
+    log_weight = log_weight + 0.5 * np.sum(here.white**2 + np.log(2 * np.pi), 1)
+    return np.where(np.isnan(log_weight), np.inf, log_weight + normal.log_det)
+
+
 def _tempered(here: WhiteEvaluation, beta: float) -> Float[np.ndarray, "c d"]:
     """Returns the score on the path from the standard normal to the target."""
     return beta * here.score - (1 - beta) * here.white

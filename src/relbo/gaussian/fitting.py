@@ -85,7 +85,11 @@ class NormalFitter:
         starts = [np.zeros(self._size) if start is None else start]
         if look_for_modes:
             starts = distinct_starts(
-                self._rng, self._evaluate, starts[0], self._batch_size, self._size <= DENSE_LIMIT
+                self._rng,
+                self._evaluate,
+                starts[0],
+                self._batch_size,
+                self._size <= DENSE_LIMIT,
             )
         fits = [self._until_converged(self._first_step(starts[0]))]
         for other in starts[1:]:

@@ -1,4 +1,4 @@
-"""Normals fitted to draws and their scores, with scales that may depend on other coordinates."""
+"""Normals fitted to draws and scores, with scales that may depend on other coordinates."""
 
 from typing import NamedTuple
 
@@ -44,7 +44,6 @@ def normal_of_draws(
     return normal.moved(mean, by), float(shift)
 
 
-
 def whitening_of_draws(
     normal: WhiteningNormal,
     points: Float[np.ndarray, "n d"],
@@ -74,9 +73,7 @@ def whitening_of_draws(
     elif normal.dependence is not None:
         size = points.shape[1]
         identity = np.eye(size) if normal.is_dense else np.ones(size)
-        found, _ = normal_of_draws(
-            WhiteningNormal(np.zeros(size), identity), standard.draws
-        )
+        found, _ = normal_of_draws(WhiteningNormal(np.zeros(size), identity), standard.draws)
     else:
         return plain, shift
     return found.rescaled(standard.loc, standard.scale), shift
@@ -116,7 +113,7 @@ def choose_parents(
         standard: draws with mean 0 and standard deviation 1.
         score: the score there.
     """
-    number, size = standard.shape
+    size = standard.shape[1]
     clipped = np.clip(standard, -4.0, 4.0)
     clipped = (clipped - clipped.mean(0)) / clipped.std(0)
     log_scales, locations = _log_scales(standard, score), clipped.copy()
@@ -233,31 +230,43 @@ def _fit_children(
     values: Float[np.ndarray, "n p"],
     is_dense: bool,
 ) -> _Children:
-    """Fits locations, scales and correlations in turn, each given the others.
+    """Fits locations, scales and correlations in turn, each given the others."""
+    log_scale = np.zeros((standard.shape[1], 3 * values.shape[1]))
+    fit = _refit_children(standard, score, values, is_dense, log_scale)
+    for _ in range(2):
+        fit = _refit_children(standard, score, values, is_dense, fit.log_scale)
+    return fit
+
+
+def _refit_children(
+    standard: Float[np.ndarray, "n c"],
+    score: Float[np.ndarray, "n c"],
+    values: Float[np.ndarray, "n p"],
+    is_dense: bool,
+    log_scale: Float[np.ndarray, "c f"],
+) -> _Children:
+    """Fits the children given how their scales depend on the parents.
 
     The regressions are weighted by the inverse of the average conditional variance: an error
     that is small where the children vary much may be large where they do not.
     """
+    number = values.shape[1]
     linear = values if is_dense else values[:, :0]
     features, curves = scale_features(values), curve_features(values)
-    number = values.shape[1]
-    inputs = [curves[:, : 2 * number], curves[:, 2 * number :]]
-    log_scale = np.zeros((standard.shape[1], features.shape[1]))
-    for _ in range(3):
-        weights = _precision_weights(features @ log_scale.T)
-        loc, coefficients = _weighted_regression(linear, inputs, standard, weights)
-        slopes, curve = np.split(coefficients, [linear.shape[1]], 1)
-        residuals = standard - loc - linear @ slopes.T - curves @ curve.T
-        children = WhiteningNormal(
-            np.zeros(len(loc)), _factor(residuals * np.sqrt(weights)[:, None], is_dense)
-        )
-        straight = children.pull(residuals)
-        estimates = _log_scales(straight, children.pulled_score(score))
-        _, log_scale = _weighted_regression(
-            values, [features[:, number:]], estimates, np.ones(len(values))
-        )
+    weights = _precision_weights(features @ log_scale.T)
+    hinges_or_squares = np.split(curves, [2 * number], 1)
+    loc, coefficients = _weighted_regression(linear, hinges_or_squares, standard, weights)
+    slopes, curve = np.split(coefficients, [linear.shape[1]], 1)
+    residuals = standard - loc - linear @ slopes.T - curves @ curve.T
+    factor = _factor(residuals * np.sqrt(weights)[:, None], is_dense)
+    children = WhiteningNormal(np.zeros(len(loc)), factor)
+    straight = children.pull(residuals)
+    estimates = _log_scales(straight, children.pulled_score(score))
+    _, log_scale = _weighted_regression(
+        values, [features[:, number:]], estimates, np.ones(len(values))
+    )
     scales = np.std(straight * np.exp(-np.clip(features @ log_scale.T, -8.0, 8.0)), 0)
-    return _Children(loc, slopes, curve, log_scale, children.factor * scales)
+    return _Children(loc, slopes, curve, log_scale, factor * scales)
 
 
 def _precision_weights(log_scales: Float[np.ndarray, "n c"]) -> Float[np.ndarray, " n"]:

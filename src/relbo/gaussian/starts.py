@@ -65,7 +65,9 @@ def _climb(
         best[higher], heights[higher] = points[higher], here.logdensity[higher]
         score = np.where(here.is_finite[:, None], here.score, -before)
         turned = np.sign(score) * np.sign(before)
-        steps = np.clip(steps * np.where(turned > 0, 1.2, np.where(turned < 0, 0.5, 1.0)), 1e-6, 5.0)
+        steps = np.clip(
+            steps * np.where(turned > 0, 1.2, np.where(turned < 0, 0.5, 1.0)), 1e-6, 5.0
+        )
         before = np.where(turned < 0, 0.0, score)
         points = np.where(
             here.is_finite[:, None], points + steps * np.sign(before), 0.5 * (points + best)

@@ -67,8 +67,8 @@ class Dependence(NamedTuple):
             )
             for k, slope in enumerate(features)
         )
-        np.subtract.at(straight, (slice(None), self.parents), slopes)
-        return straight
+        # Unused entries of `parents` repeat the first coordinate, with slopes of zero.
+        return straight - slopes @ np.eye(white.shape[1])[self.parents]
 
     def _parts(self, values: Any) -> tuple[Any, Any]:
         parents = values[..., self.parents]
@@ -85,9 +85,7 @@ def scale_features(parents: Any) -> Any:
 def curve_features(parents: Any) -> Any:
     """Returns two smooth hinges and w^2 - 1."""
     concat = parents.__array_namespace__().concat
-    return concat(
-        [_hinge(parents + 1.0), _hinge(parents - 1.0), parents**2 - 1.0], axis=-1
-    )
+    return concat([_hinge(parents + 1.0), _hinge(parents - 1.0), parents**2 - 1.0], axis=-1)
 
 
 def _hinge(value: Any) -> Any:

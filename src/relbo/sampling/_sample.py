@@ -19,8 +19,9 @@ from relbo.problem import Problem, read
 from relbo.problem.call import Call, checked_call
 from relbo.sampling.diagnostics import convergence, effective_sample_size
 from relbo.sampling.ensemble import ChainDraws, Ensemble, joined
+from relbo.sampling.evidence import LogWeights, weigh
 from relbo.sampling.findings import Finding, UnconstrainedChains, findings_of_chains
-from relbo.sampling.modes import Mode, are_separate, combine, nearest_mode
+from relbo.sampling.modes import Mode, are_separate, combine, nearest_mode, total_weights
 from relbo.sampling.posterior import Posterior
 
 SamplingMethod = Literal["hmc", "mala", "unadjusted"]
@@ -104,7 +105,6 @@ def sample(
         findings += run.findings
         values = _constrain(problem, chains.draws)
         clock.lap("constrain")
-    evidence, stderr = (None, None) if log_weights is None else log_mean_weight(log_weights)
     return Posterior(
         values,
         num_draws=min(num_draws, chains.logdensity.size),
@@ -114,8 +114,6 @@ def sample(
         },
         num_superchains=chains.num_superchains,
         step_size=chains.step_size,
-        log_evidence=evidence,
-        log_evidence_stderr=stderr,
         log_weights=log_weights,
         findings=findings,
         seconds=clock.laps,
@@ -128,12 +126,10 @@ class _Run(NamedTuple):
 
     chains: ChainDraws
     findings: list[Finding]
-    log_weights: Float[np.ndarray, " n"] | None
+    log_weights: LogWeights | None
 
 
-def _run(
-    ensemble: Ensemble, num_draws: int, num_evidence_draws: int, clock: "_Clock"
-) -> _Run:
+def _run(ensemble: Ensemble, num_draws: int, num_evidence_draws: int, clock: "_Clock") -> _Run:
     """Samples all modes together if chains move between them, and otherwise one by one."""
     modes = ensemble.modes
     if len(modes) > 1:
@@ -144,9 +140,8 @@ def _run(
     clock.lap("warm up")
     chains, seen = _sample_until_good(ensemble, num_draws)
     clock.lap("sample")
-    log_weights = _weigh(ensemble, num_evidence_draws)
+    weights = weigh(ensemble, chains, num_evidence_draws)[1] if num_evidence_draws else None
     clock.lap("weigh")
-    weights = None if log_weights is None else log_weights[1]
     return _Run(chains, [*findings, *seen], weights)
 
 
@@ -165,14 +160,13 @@ def _run_modes(
         clock.lap("warm up")
         chains, seen = _sample_until_good(ensemble, num_draws)
         clock.lap("sample")
-        ends, log_weights = _weigh(ensemble, number)
+        ends, weights = weigh(ensemble, chains, number)
         inside = nearest_mode(ends, [normal, *(n for n in normals if n is not normal)]) == 0
-        log_weights = np.where(inside, log_weights, -np.inf)
+        weights = weights._replace(forward=np.where(inside, weights.forward, -np.inf))
         clock.lap("weigh")
-        modes.append(Mode(normal, chains, log_weights, [*findings, *seen]))
+        modes.append(Mode(normal, chains, weights, [*findings, *seen]))
     chains, found = combine(ensemble.rng, modes)
-    together = np.concatenate([mode.log_weights for mode in modes]) + np.log(len(modes))
-    return _Run(chains, found, together if num_evidence_draws else None)
+    return _Run(chains, found, total_weights(modes) if num_evidence_draws else None)
 
 
 def _warm_up(ensemble: Ensemble) -> list[Finding]:
@@ -309,9 +303,7 @@ def _constrain(
     }
 
 
-def _sample_until_good(
-    ensemble: Ensemble, num_draws: int
-) -> tuple[ChainDraws, list[Finding]]:
+def _sample_until_good(ensemble: Ensemble, num_draws: int) -> tuple[ChainDraws, list[Finding]]:
     """Samples until the effective draws are half of the number, or the time is up.
 
     Returns:
@@ -358,25 +350,6 @@ def _thinned(chains: ChainDraws, length: int) -> ChainDraws:
         logdensity=chains.logdensity[kept],
         acceptance=chains.acceptance[kept],
     )
-
-
-def _weigh(
-    ensemble: Ensemble, num_draws: int
-) -> tuple[Float[np.ndarray, "n d"], Float[np.ndarray, " n"]] | None:
-    """Returns annealed draws and their log weights."""
-    if num_draws == 0:
-        return None
-    return ensemble.weigh(-(-num_draws // ensemble.num_chains))
-
-
-def log_mean_weight(log_weights: Float[np.ndarray, " n"]) -> tuple[float, float]:
-    """Computes the log of the mean weight, and its standard error by the delta method."""
-    top = np.max(log_weights)
-    if not np.isfinite(top):
-        return -np.inf, np.inf
-    weights = np.exp(log_weights - top)
-    mean = weights.mean()
-    return float(top + np.log(mean)), float(weights.std(ddof=1) / mean / len(weights) ** 0.5)
 
 
 def _seed_words(key: PRNGKeyArray) -> list[int]:

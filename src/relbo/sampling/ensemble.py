@@ -15,6 +15,7 @@ from relbo.gaussian import (
     annealed_draws,
     narrow_normal,
     points_per_step,
+    reversed_log_weights,
     whitening_map,
     whitening_of_draws,
 )
@@ -185,26 +186,46 @@ class Ensemble:
         return joined(*parts)
 
     def weigh(
-        self, num_rounds: int = 8, num_steps: int = 8
+        self, num_rounds: int, num_steps: int
     ) -> tuple[Float[np.ndarray, "n d"], Float[np.ndarray, " n"]]:
         """Refines draws of the normal by annealed steps and returns them with log weights."""
-        rounds = []
-        for turn in range(num_rounds):
-            self._report("weigh", turn / num_rounds)
-            rounds.append(
-                annealed_draws(
+        rounds = [
+            annealed_draws(
+                self.rng,
+                self._evaluate,
+                self.normal,
+                num_points=self.num_chains,
+                num_steps=num_steps,
+                step_size=self._annealing_step(num_steps),
+            )
+            for _ in range(num_rounds)
+        ]
+        draws, log_weights = map(np.concatenate, zip(*rounds, strict=True))
+        return draws, log_weights
+
+    def weigh_backwards(
+        self, points: Float[np.ndarray, "n d"], num_steps: int
+    ) -> Float[np.ndarray, " n"]:
+        """Returns log weights of the same path from posterior draws back to the normal."""
+        white = self.normal.pull(points)
+        number = len(white) // self.num_chains
+        return np.concatenate(
+            [
+                reversed_log_weights(
                     self.rng,
                     self._evaluate,
                     self.normal,
-                    num_points=self.num_chains,
+                    batch,
                     num_steps=num_steps,
-                    # Without a Metropolis test the size of a step adds to the variance.
-                    step_size=0.5 * float(np.exp(self._log_step)),
+                    step_size=self._annealing_step(num_steps),
                 )
-            )
-        self._report("weigh", 1.0)
-        draws, log_weights = map(np.concatenate, zip(*rounds, strict=True))
-        return draws, log_weights
+                for batch in np.split(white[: number * self.num_chains], number)
+            ]
+        )
+
+    def _annealing_step(self, num_steps: int) -> float:
+        # Without a Metropolis test the size of a step adds to the variance.
+        return (0.5 if num_steps <= 16 else 0.35) * float(np.exp(self._log_step))
 
     def is_late(self) -> bool:
         """Whether the time is up."""
@@ -240,13 +261,14 @@ class Ensemble:
         assert self._state is not None, "the chains have not been started"
         self._state, record = self._run(self.normal, self._state, num_iterations, adapt=adapt)
         self._log_step = float(self._state.log_step)
-        white, score, *rest = (np.asarray(part)[:num_iterations].astype(float) for part in record)
+        white, score, logdensity, acceptance = (
+            np.asarray(part)[:num_iterations].astype(float) for part in record
+        )
         flat = white.reshape(-1, self.problem.size)
         scores = self.normal.score(flat, score.reshape(flat.shape)).reshape(white.shape)
         step_size = float(np.exp(self._log_step))
-        return ChainDraws(
-            self.normal.push(white), scores, *rest, step_size, self.num_superchains
-        )
+        points, number = self.normal.push(white), self.num_superchains
+        return ChainDraws(points, scores, logdensity, acceptance, step_size, number)
 
     def _run(
         self, normal: WhiteningNormal, state: ChainState, num_iterations: int, *, adapt: bool

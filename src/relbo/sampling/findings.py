@@ -12,7 +12,7 @@ MAX_ERRORS = 5.0
 MIN_EFFECT = 0.1
 """Violations smaller than this, in posterior standard deviations, do not matter."""
 MAX_CHAIN_SPREAD = 0.25
-"""The variance between chains over that within them, for chains of four autocorrelation times."""
+"""The variance between chains over that within them: four autocorrelation times each."""
 
 
 class Finding(NamedTuple):
@@ -47,7 +47,8 @@ def findings_of_chains(
         return [
             Finding(
                 "Some draws are not finite: the posterior has no finite mass (a flat prior "
-                "without enough data?), or numbers overflow. Give every parameter a proper prior."
+                "without enough data?), or numbers overflow. Give every parameter a proper "
+                "prior."
             )
         ]
     found = _of_precision(chains, names, resolution)

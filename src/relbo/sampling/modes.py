@@ -1,4 +1,4 @@
-"""Posteriors with several modes: each is sampled by its own chains and weighed by its evidence."""
+"""Posteriors with several modes: each has its own chains and is weighed by its evidence."""
 
 from typing import NamedTuple
 
@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 
 from relbo.gaussian import WhiteningNormal
 from relbo.sampling.ensemble import ChainDraws
+from relbo.sampling.evidence import LogWeights
 from relbo.sampling.findings import Finding
 
 MAX_WEIGHT_ERROR = 0.05
@@ -18,8 +19,8 @@ class Mode(NamedTuple):
 
     normal: WhiteningNormal
     chains: ChainDraws
-    log_weights: Float[np.ndarray, " n"]
-    """Log weights of annealed draws that ended in this mode, and -inf for others."""
+    weights: LogWeights
+    """Of annealed paths; paths that ended in another mode have no weight."""
     findings: list[Finding]
 
 
@@ -46,8 +47,8 @@ def are_separate(chains: ChainDraws, modes: list[WhiteningNormal]) -> bool:
 
 def mode_weights(modes: list[Mode]) -> tuple[Float[np.ndarray, " m"], Float[np.ndarray, " m"]]:
     """Returns the share of each mode, with standard errors."""
-    top = max(float(np.max(mode.log_weights)) for mode in modes)
-    weights = [np.exp(mode.log_weights - top) for mode in modes]
+    top = max(float(np.max(mode.weights.forward)) for mode in modes)
+    weights = [np.exp(mode.weights.forward - top) for mode in modes]
     masses = np.array([weight.mean() for weight in weights])
     errors = np.array([weight.std(ddof=1) / len(weight) ** 0.5 for weight in weights])
     total = masses.sum()
@@ -55,6 +56,20 @@ def mode_weights(modes: list[Mode]) -> tuple[Float[np.ndarray, " m"], Float[np.n
     # The delta method: an error of one mass changes all shares.
     slopes = (np.eye(len(masses)) - shares[:, None]) / total
     return shares, np.sqrt((slopes**2) @ errors**2)
+
+
+def total_weights(modes: list[Mode]) -> LogWeights:
+    """Returns weights whose means are the sums of the modes' means."""
+    forward = np.concatenate([mode.weights.forward for mode in modes]) + np.log(len(modes))
+    # The inverse weights of all draws average to 1 / Z if each mode has its share of them.
+    shares, _ = mode_weights(modes)
+    backward = [
+        mode.weights.backward - np.log(max(share, 1e-300))
+        for mode, share in zip(modes, shares, strict=True)
+    ]
+    number = np.maximum(1, np.round(shares * max(map(len, backward)))).astype(int)
+    chosen = [part[:count] for part, count in zip(backward, number, strict=True)]
+    return LogWeights(forward, np.concatenate(chosen))
 
 
 def combine(rng: np.random.Generator, modes: list[Mode]) -> tuple[ChainDraws, list[Finding]]:
@@ -98,8 +113,8 @@ def _findings(
     listed = ", ".join(f"{s:.3f} ± {e:.3f}" for s, e in zip(shares, errors, strict=True))
     found = [
         Finding(
-            f"The posterior has {len(modes)} separate modes. Each was sampled by its own chains "
-            f"and weighed by its evidence: {listed}. The verdict is on the modes found.",
+            f"The posterior has {len(modes)} separate modes. Each was sampled by its own "
+            f"chains and weighed by its evidence: {listed}. The verdict is on the modes found.",
             is_fatal=bool(np.max(errors) > MAX_WEIGHT_ERROR),
         )
     ]

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from relbo.problem import Problem
 from relbo.problem.problem import coordinate_names
 from relbo.sampling.diagnostics import convergence, effective_sample_size, stuck_chains
+from relbo.sampling.evidence import LogWeights
 from relbo.sampling.findings import Finding
 
 _FORMAT = "relbo posterior 2"
@@ -34,6 +35,8 @@ class Check(NamedTuple):
     bad_chains: list[int]
     pareto_k: float | None
     """Pareto k of the weights behind the evidence; they are reliable below 0.7."""
+    evidence_is_known: bool | None
+    """Whether the estimates of the evidence from both sides agree; `None` without them."""
     advice: list[str]
     """What is wrong and what to try, in plain words."""
 
@@ -82,8 +85,7 @@ class Posterior:
             space, and `acceptance_rate` where the chains were Metropolis-adjusted.
         num_superchains: number of points that the chains started from.
         step_size: the step size of the adjusted sampler, in whitened coordinates.
-        log_evidence, log_evidence_stderr: an estimate of log p(x), or `None`.
-        log_weights: log weights of annealed draws, from which the evidence is estimated.
+        log_weights: log weights of annealed paths, from which the evidence is estimated.
         findings: what the sampler noticed.
         seconds: seconds of each phase.
         problem: the model with its data, which `to_arviz` needs for likelihoods.
@@ -97,9 +99,7 @@ class Posterior:
         sample_stats: dict[str, np.ndarray],
         num_superchains: int,
         step_size: float | None,
-        log_evidence: float | None = None,
-        log_evidence_stderr: float | None = None,
-        log_weights: np.ndarray | None = None,
+        log_weights: LogWeights | None = None,
         findings: Sequence[Finding] = (),
         seconds: dict[str, float] | None = None,
         problem: Problem | None = None,
@@ -109,8 +109,6 @@ class Posterior:
         self.sample_stats = sample_stats
         self.num_superchains = num_superchains
         self.step_size = step_size
-        self.log_evidence = log_evidence
-        self.log_evidence_stderr = log_evidence_stderr
         self.log_weights = log_weights
         self.findings = tuple(findings)
         self.seconds = dict(seconds or {})
@@ -122,9 +120,31 @@ class Posterior:
         return {name: self._flat(values) for name, values in self.chains.items()}
 
     @property
+    def log_evidence(self) -> float | None:
+        """An estimate of log p(x): in expectation a lower bound."""
+        return None if self.log_weights is None else self.log_weights.lower[0]
+
+    @property
+    def log_evidence_stderr(self) -> float | None:
+        """The standard error of `log_evidence`."""
+        return None if self.log_weights is None else self.log_weights.lower[1]
+
+    @property
+    def log_evidence_upper(self) -> float | None:
+        """An estimate of log p(x) from the draws, assuming that they have converged.
+
+        In expectation it is an upper bound.
+        """
+        return None if self.log_weights is None else self.log_weights.upper[0]
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What the sampler noticed, in words."""
         return tuple(finding.text for finding in self.findings)
+
+    def add_note(self, text: str) -> None:
+        """Adds a remark that `check` shows."""
+        self.findings = (Finding(text, is_fatal=False), *self.findings)
 
     @property
     def bad_chains(self) -> np.ndarray:
@@ -150,8 +170,6 @@ class Posterior:
             sample_stats=stats,
             num_superchains=int(kept.sum()),
             step_size=self.step_size,
-            log_evidence=self.log_evidence,
-            log_evidence_stderr=self.log_evidence_stderr,
             log_weights=self.log_weights,
             findings=self.findings,
             seconds=self.seconds,
@@ -188,7 +206,8 @@ class Posterior:
         bad = np.flatnonzero(self.bad_chains).tolist()
         rate = self.sample_stats.get("acceptance_rate")
         acceptance = None if rate is None else float(rate.mean())
-        pareto_k = _pareto_k(self.log_weights)
+        weights = self.log_weights
+        pareto_k = None if weights is None else _pareto_k(weights.forward)
         # A constant has no effective sample size.
         smallest = float(np.nanmin(ess)) if np.any(np.isfinite(ess)) else float("nan")
         advice = _advice(summary.names[worst], float(rhat[worst]), smallest, acceptance, bad)
@@ -200,10 +219,12 @@ class Posterior:
             and not any(finding.is_fatal for finding in self.findings)
         )
         advice = [*self.notes, *advice]
-        if pareto_k is not None and pareto_k > 0.7:
+        is_known = weights is not None and weights.has_met and (pareto_k or 0.0) <= 0.7
+        if weights is not None and not is_known:
             advice.append(
-                f"The evidence rests on a few draws (Pareto k {pareto_k:.2f}): estimate it "
-                "with relbo.evaluate.log_evidence instead. The draws are unaffected."
+                f"The evidence is uncertain: {weights.lower[0]:.2f} from below and "
+                f"{weights.upper[0]:.2f} from above (Pareto k {pareto_k:.2f}). Estimate it "
+                "with relbo.evaluate.log_evidence. The draws are unaffected."
             )
         return Check(
             trustworthy,
@@ -213,6 +234,7 @@ class Posterior:
             acceptance,
             bad,
             pareto_k,
+            is_known if weights is not None else None,
             advice,
         )
 
@@ -246,8 +268,6 @@ class Posterior:
             "num_draws": self.num_draws,
             "num_superchains": self.num_superchains,
             "step_size": self.step_size,
-            "log_evidence": self.log_evidence,
-            "log_evidence_stderr": self.log_evidence_stderr,
             "findings": [list(finding) for finding in self.findings],
             "seconds": self.seconds,
         }
@@ -256,7 +276,7 @@ class Posterior:
         }
         arrays |= {f"stats/{name}": values for name, values in self.sample_stats.items()}
         if self.log_weights is not None:
-            arrays["log_weights"] = self.log_weights
+            arrays |= {f"weights/{n}": v for n, v in self.log_weights._asdict().items()}
         # Written to a temporary file and moved, so that a file is never half written.
         temporary = path.with_suffix(".partial.npz")
         np.savez_compressed(temporary, header=np.array(json.dumps(header)), **arrays)
@@ -285,7 +305,7 @@ class Posterior:
         return cls(
             group("chains/"),
             sample_stats=group("stats/"),
-            log_weights=arrays.get("log_weights"),
+            log_weights=LogWeights(**weights) if (weights := group("weights/")) else None,
             **header,
         )
 
@@ -353,9 +373,7 @@ def _advice(
     return advice
 
 
-def _pareto_k(log_weights: np.ndarray | None) -> float | None:
-    if log_weights is None:
-        return None
+def _pareto_k(log_weights: Float[np.ndarray, " n"]) -> float | None:
     from relbo.evaluate import importance_estimate
 
     return importance_estimate(log_weights).pareto_k
