@@ -284,7 +284,7 @@ def _precision_weights(log_scales: Float[np.ndarray, "n c"]) -> Float[np.ndarray
 
 def _weighted_regression(
     linear: Float[np.ndarray, "n k"],
-    alternatives: list[Float[np.ndarray, "n m"]],
+    alternatives: list[Float[np.ndarray, "n _"]],
     outputs: Float[np.ndarray, "n c"],
     weights: Float[np.ndarray, " n"],
 ) -> tuple[Float[np.ndarray, " c"], Float[np.ndarray, "c f"]]:
