@@ -1,5 +1,6 @@
 """Ordinary cases with closed forms: conjugate models, normals, and common distributions."""
 
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ from numpyro.distributions import constraints
 from scipy import stats
 
 import relbo
-from gallery_truth import Case, Line, Truth, entries, of_distribution, of_normal
+from gallery_truth import Case, Draws, Line, Truth, entries, of_distribution, of_normal
 
 
 def _data(seed: int) -> np.random.Generator:
@@ -65,6 +66,12 @@ class NormalInverseGamma:
         found = {f"b[{i}]": of_b(i) for i in which}
         return {**found, "variance": of_distribution(stats.invgamma(self.a, scale=self.rate))}
 
+    def draws(self, rng: np.random.Generator, number: int) -> dict[str, np.ndarray]:
+        variance = self.rate / rng.gamma(self.a, size=number)
+        white = rng.standard_normal((number, len(self.loc)))
+        noise = white @ np.linalg.cholesky(self.covariance).T
+        return {"b": self.loc + np.sqrt(variance)[:, None] * noise, "variance": variance}
+
     def case(self, name: str, which: tuple[int, ...]) -> Case:
         return Case(
             name,
@@ -72,6 +79,7 @@ class NormalInverseGamma:
             lambda: (self.model, (self.X, self.y), {}),
             entries(*(f"b[{i}]" for i in which), "variance"),
             lambda: self.truths(which),
+            self.draws,
         )
 
 
@@ -120,6 +128,14 @@ def jeffreys_truths(y: np.ndarray) -> dict[str, Truth]:
     mean = stats.t(n - 1, y.mean(), s / n**0.5)
     variance = stats.invgamma((n - 1) / 2, scale=(n - 1) / 2 * s**2)
     return {"mean": of_distribution(mean), "variance": of_distribution(variance)}
+
+
+def jeffreys_draws(y: np.ndarray, rng: np.random.Generator, number: int) -> Draws:
+    """Draws from the same posterior."""
+    n, s = len(y), y.std(ddof=1)
+    sd = s * np.sqrt((n - 1) / rng.chisquare(n - 1, number))
+    mean = y.mean() + sd / n**0.5 * rng.standard_normal(number)
+    return {"mean": mean, "log_sd": np.log(sd)}
 
 
 def _variance(draws: Any) -> np.ndarray:
@@ -280,6 +296,7 @@ CASES = [
         lambda: (_flat_model, (_FLAT_Y,), {}),
         {**entries("mean"), "variance": _variance},
         lambda: jeffreys_truths(_FLAT_Y),
+        partial(jeffreys_draws, _FLAT_Y),
     ),
     simple("beta_binomial", lambda: (_beta_binomial, (17,), {}), p=stats.beta(19, 35)),
     simple(

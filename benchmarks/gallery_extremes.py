@@ -1,5 +1,6 @@
 """Nasty cases at extremes: tails, boundaries, scales, float32, improper posteriors."""
 
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -9,10 +10,10 @@ import numpyro.distributions as dist
 from numpyro.distributions import constraints
 from scipy import stats
 
-from gallery_conjugate import jeffreys_truths, one_site, simple
+from gallery_conjugate import jeffreys_draws, jeffreys_truths, one_site, simple
 from gallery_hierarchies import SCHOOLS_SD, SCHOOLS_Y
 from gallery_shapes import density
-from gallery_truth import Case, Truth, entries, of_distribution, of_normal
+from gallery_truth import Case, Draws, Truth, entries, of_distribution, of_normal
 
 # Heavy tails.
 
@@ -155,12 +156,21 @@ def _scaled_columns(X: Any, y: Any) -> None:
     numpyro.sample("y", dist.Normal(X @ b, 1.0), obs=y)
 
 
-def _scaled_truths() -> dict[str, Truth]:
+def _scaled_posterior() -> tuple[np.ndarray, np.ndarray]:
+    """Returns the mean and the covariance for columns of scale 1."""
     X, prior = _SCALED_X / _COLUMNS, np.diag(_COLUMNS**-2.0) * 1e-10
     covariance = np.linalg.inv(X.T @ X + prior)
-    mean = covariance @ X.T @ _SCALED_Y
+    return covariance @ X.T @ _SCALED_Y, covariance
+
+
+def _scaled_truths() -> dict[str, Truth]:
+    mean, covariance = _scaled_posterior()
     sds = np.sqrt(np.diag(covariance))
     return {f"b[{i}]": of_normal(mean[i] / _COLUMNS[i], sds[i] / _COLUMNS[i]) for i in range(3)}
+
+
+def _scaled_draws(rng: np.random.Generator, number: int) -> Draws:
+    return {"b": rng.multivariate_normal(*_scaled_posterior(), number) / _COLUMNS}
 
 
 # What float32 cannot resolve: a spacing of 8 at 1e8, of 0.06 at 1e6, of 0.001 at 1e4.
@@ -173,9 +183,11 @@ def _location(y: Any, prior_sd: Any) -> None:
 
 def _location_case(name: str, y: np.ndarray, prior_sd: float) -> Case:
     precision = prior_sd**-2 + len(y)
-    truth = of_normal(y.sum() / precision, precision**-0.5)
+    loc, sd = y.sum() / precision, precision**-0.5
+    truths = lambda: {"mean": of_normal(loc, sd)}
+    draws = lambda rng, number: {"mean": rng.normal(loc, sd, number)}
     build = lambda: (_location, (y, prior_sd), {})
-    return Case(name, "nasty", build, entries("mean"), lambda: {"mean": truth})
+    return Case(name, "nasty", build, entries("mean"), truths, draws)
 
 
 def _offset(x: Any) -> Any:
@@ -206,6 +218,7 @@ SCALES = [
         lambda: (_scaled_columns, (_SCALED_X, _SCALED_Y), {}),
         entries("b[0]", "b[1]", "b[2]"),
         _scaled_truths,
+        _scaled_draws,
     ),
     _location_case("location_1e8", 1e8 + np.array([-0.4, 0.1, 0.9]), 1e9),
     _location_case("location_1e6", 1e6 + np.array([-0.5, 0.25, 1.0]), 1e7),
@@ -216,6 +229,7 @@ SCALES = [
         lambda: (_tight, (_TIGHT_Y,), {}),
         {**entries("mean"), "variance": lambda draws: np.exp(2 * draws["log_sd"])},
         lambda: jeffreys_truths(_TIGHT_Y),
+        partial(jeffreys_draws, _TIGHT_Y),
     ),
 ]
 
