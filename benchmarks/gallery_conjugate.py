@@ -244,7 +244,7 @@ class CorrelatedNormal:
 
         def truths() -> dict[str, Truth]:
             found = normal_truths("x", self.mean, self.covariance, which)()
-            return {**found, "narrow": of_normal(narrow @ self.mean, self.sds[-1])}
+            return {**found, "narrow": of_normal(float(narrow @ self.mean), self.sds[-1])}
 
         def draws(rng: np.random.Generator, number: int) -> dict[str, np.ndarray]:
             white = rng.standard_normal((number, size))

@@ -122,8 +122,9 @@ class OneFactor:
 
     def model(self, y: Any) -> None:
         people, items = y.shape
-        loading = numpyro.sample("loading", dist.Normal(0.0, 1.0).expand([items]).to_event(1))
-        score = numpyro.sample("score", dist.Normal(0.0, 1.0).expand([people]).to_event(1))
+        standard = lambda size: dist.Normal(0.0, 1.0).expand([size]).to_event(1)
+        loading = jnp.asarray(numpyro.sample("loading", standard(items)))
+        score = jnp.asarray(numpyro.sample("score", standard(people)))
         numpyro.sample("y", dist.Normal(score[:, None] * loading, _NOISE), obs=y)
 
     def draws(self, rng: np.random.Generator, number: int) -> Draws:

@@ -173,7 +173,7 @@ _WY = np.concatenate([_data(24).normal(-1, 1, 9), _data(25).normal(1.5, 0.7, 21)
 
 
 def _weight(y: Any) -> None:
-    weight = numpyro.sample("weight", dist.Beta(1.0, 1.0))
+    weight = jnp.asarray(numpyro.sample("weight", dist.Beta(1.0, 1.0)))
     parts = jnp.stack([dist.Normal(-1.0, 1.0).log_prob(y), dist.Normal(1.5, 0.7).log_prob(y)])
     weights = jnp.stack([jnp.log(weight), jnp.log1p(-weight)])
     numpyro.factor("y", jnp.logaddexp(weights[0] + parts[0], weights[1] + parts[1]).sum())

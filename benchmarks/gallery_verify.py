@@ -21,7 +21,7 @@ from gallery_judge import Miss, judge
 from gallery_truth import Case
 
 NUM_EXACT = 20_000
-NUM_MOVES = 100
+NUM_MOVES = 60
 NUTS_CHAINS, NUTS_DRAWS = 4, 5000
 MAX_ERRORS = 4.0
 """Largest number of Monte Carlo errors that a correct truth may be off."""
@@ -95,7 +95,7 @@ def _moved(case: Case, draws: Any) -> tuple[dict, dict, float]:
     to_unconstrained = lambda values: unconstrain_fn(model, args, kwargs, values)
     _, unflatten = ravel_pytree(info.z)
     points = jax.vmap(lambda values: ravel_pytree(to_unconstrained(values))[0])(draws)
-    logdensity = jax.jit(jax.vmap(lambda point: -energy(unflatten(point))))
+    logdensity = jax.vmap(lambda point: -energy(unflatten(point)))
     constrain = jax.jit(jax.vmap(lambda point: to_sites(unflatten(point))))
     by_chain = lambda points: {
         name: np.asarray(value)[None] for name, value in constrain(points).items()
@@ -110,20 +110,27 @@ def _metropolis(logdensity: Any, points: jax.Array) -> tuple[jax.Array, float]:
     The others come from a fixed copy of the points, so that the proposal is symmetric.
     """
     number, size = points.shape
-    pool, current = points, logdensity(points)
-    sizes = np.array([1.0, 0.5, 0.1, 0.01]) * np.array([1.0, *[2.38 / (2 * size) ** 0.5] * 3])
-    accepted = 0.0
-    for key, step in zip(
-        jr.split(jr.key(1), NUM_MOVES), np.resize(sizes, NUM_MOVES), strict=True
-    ):
+    pool = points
+    local = 2.38 / (2 * size) ** 0.5
+    sizes = jnp.resize(jnp.array([1.0, local, 0.2 * local, 0.02 * local]), (NUM_MOVES,))
+
+    def move(state: Any, key_and_size: Any) -> Any:
+        points, current = state
+        key, step = key_and_size
         first, second, third = jr.split(key, 3)
         pair = jr.randint(first, (2, number), 0, number)
         # The signs are random, so that the difference is symmetric whatever the pool is.
         sign = jr.rademacher(second, (number, 1), points.dtype)
         proposal = points + step * sign * (pool[pair[0]] - pool[pair[1]])
         proposed = logdensity(proposal)
-        is_better = jnp.log(jr.uniform(third, (number,))) < proposed - current
-        points = jnp.where(is_better[:, None], proposal, points)
-        current = jnp.where(is_better, proposed, current)
-        accepted += float(is_better.mean()) / NUM_MOVES
-    return points, accepted
+        is_accepted = jnp.log(jr.uniform(third, (number,))) < proposed - current
+        points = jnp.where(is_accepted[:, None], proposal, points)
+        return (points, jnp.where(is_accepted, proposed, current)), is_accepted.mean()
+
+    @jax.jit
+    def run(points: jax.Array) -> Any:
+        keys = jr.split(jr.key(1), NUM_MOVES)
+        return jax.lax.scan(move, (points, logdensity(points)), (keys, sizes))
+
+    (moved, _), accepted = run(points)
+    return moved, float(accepted.mean())
