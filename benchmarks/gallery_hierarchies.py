@@ -123,7 +123,7 @@ def _random_intercepts(k: Any) -> None:
 
 
 def _random_intercepts_truths() -> dict[str, Truth]:
-    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(100)
 
     def logdensity(mu: np.ndarray, tau: np.ndarray) -> np.ndarray:
         logits = mu[:, None, None] + tau[:, None, None] * nodes[:, None]

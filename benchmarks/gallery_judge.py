@@ -34,7 +34,8 @@ class Miss(NamedTuple):
         return self.error / self.allowed if np.isfinite(self.error) else np.inf
 
     def __str__(self) -> str:
-        sizes = f"{self.error:.3g} (allowed {self.allowed:.3g})"
+        errors = f"{self.error / self.monte_carlo_error:.1f} Monte Carlo errors"
+        sizes = f"{self.error:.3g} (allowed {self.allowed:.3g}, {errors})"
         return f"{self.quantity} {self.statistic} off by {sizes}"
 
 
@@ -63,7 +64,7 @@ def errors_of(name: str, values: np.ndarray, truth: Truth) -> list[Miss]:
     values = values.astype(np.float64)
     if not np.all(np.isfinite(values)):
         share = float(np.mean(~np.isfinite(values)))
-        return [Miss(name, "share of draws that are not finite", np.inf, share, 0.0)]
+        return [Miss(name, f"{share:.0%} of the draws not finite,", np.inf, 0.0, 1.0)]
     effective = lambda x: max(MIN_EFFECTIVE, min(values.size, effective_draws(x)))
     errors = []
 

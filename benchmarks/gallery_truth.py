@@ -120,6 +120,9 @@ def of_weighted(values: np.ndarray, weights: np.ndarray) -> Truth:
     mean = float(weights @ values)
     sd = float(weights @ (values - mean) ** 2) ** 0.5
     kurtosis = float(weights @ ((values - mean) / sd) ** 4)
+    # Equal values of a grid count as one, or the interpolation would be a step function.
+    is_new = np.diff(values, prepend=-np.inf) > 1e-10 * (values[-1] - values[0])
+    values, weights = values[is_new], np.add.reduceat(weights, np.flatnonzero(is_new))
     middle = np.cumsum(weights) - weights / 2
     return Truth(
         mean, sd, kurtosis, tuple(map(float, np.interp(PROBABILITIES, middle, values)))
