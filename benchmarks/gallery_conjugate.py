@@ -345,7 +345,7 @@ CASES = [
         one_site(lambda: dist.VonMises(0.5, 6.0)),
         entries("x"),
         lambda: {"x": _von_mises_line().truth()},
-        lambda rng, number: {"x": stats.vonmises.rvs(6.0, 0.5, number, random_state=rng)},
+        lambda rng, number: {"x": stats.vonmises(6.0, 0.5).rvs(number, random_state=rng)},
     ),
     Case(
         "flat_simplex_10",
