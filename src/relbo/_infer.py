@@ -1,8 +1,10 @@
 """From a model to draws in one call."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.random as jr
 from jax.sharding import Mesh
 
@@ -48,6 +50,8 @@ def infer(
         mesh: the devices to run on; see `fit` and `sample`.
         progress: whether to show a progress bar.
 
+    If float32 turns out to be too coarse for the posterior, it is inferred again in float64.
+
     Returns:
         A `Posterior`; its `check()` says whether to trust it.
 
@@ -75,22 +79,41 @@ def infer(
             progress=progress,
         )
         params, guide = trained.params, trained.guide
-    left = None if seconds is None else max(0.0, seconds - (time.monotonic() - started))
-    posterior = sample(
-        key,
-        model,
-        args,
-        kwargs,
-        guide=guide,
-        params=params,
-        method=method,
-        num_draws=num_draws,
-        num_chains=num_chains,
-        num_evidence_draws=NUM_EVIDENCE_DRAWS,
-        seconds=left,
-        mesh=mesh,
-        progress=progress,
-    )
+
+    def remaining() -> float | None:
+        return None if seconds is None else max(0.0, seconds - (time.monotonic() - started))
+
+    def draw() -> Posterior:
+        return sample(
+            key,
+            model,
+            args,
+            kwargs,
+            guide=guide,
+            params=params,
+            method=method,
+            num_draws=num_draws,
+            num_chains=num_chains,
+            num_evidence_draws=NUM_EVIDENCE_DRAWS,
+            seconds=remaining(),
+            mesh=mesh,
+            progress=progress,
+        )
+
+    posterior = draw()
+    if guide is None and posterior.needs_precision and not jax.config.read("jax_enable_x64"):
+        posterior = _in_double_precision(draw) or posterior
     if trained is not None and trained.result == "diverged":
         posterior.add_note(f"The fit of the guide {trained.message}.")
+    return posterior
+
+
+def _in_double_precision(draw: Callable[[], Posterior]) -> Posterior | None:
+    """Draws again in float64; `None` if the model does not run in it."""
+    with jax.enable_x64(True):
+        try:
+            posterior = draw()
+        except TypeError:
+            return None
+    posterior.add_note("float32 could not resolve this posterior: float64 was used instead.")
     return posterior

@@ -7,6 +7,8 @@ from relbo.gaussian.evaluation import Evaluate
 from relbo.gaussian.whitening import WhiteningNormal
 
 NUM_CLIMBING_STEPS = 60
+SMALL, NUM_BATCHES = 20, 4
+"""The largest dimension in which several batches of points climb, and how many."""
 MAX_CANDIDATES = 12
 """The largest number of summits that are compared."""
 MAX_STARTS = 6
@@ -35,9 +37,10 @@ def distinct_starts(
     """
     size = len(start)
     plain = WhiteningNormal(np.zeros(size), np.eye(size) if is_dense else np.ones(size))
-    points = rng.uniform(-2.0, 2.0, (num_points, size))
-    # Some from further away: modes may lie outside of the box.
-    points[: num_points // 4] *= 5.0
+    number = num_points * (NUM_BATCHES if size <= SMALL else 1)
+    points = rng.uniform(-2.0, 2.0, (number, size))
+    # Every other one from further away: modes may lie outside of the box.
+    points[::2] *= 5.0
     points[0] = start
     summits, heights = _climb(evaluate, plain, points)
     best = np.argsort(-heights)

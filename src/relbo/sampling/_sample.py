@@ -20,7 +20,12 @@ from relbo.problem.call import Call, checked_call
 from relbo.sampling.diagnostics import convergence, effective_sample_size
 from relbo.sampling.ensemble import ChainDraws, Ensemble, joined
 from relbo.sampling.evidence import LogWeights, weigh
-from relbo.sampling.findings import Finding, UnconstrainedChains, findings_of_chains
+from relbo.sampling.findings import (
+    Finding,
+    UnconstrainedChains,
+    findings_of_chains,
+    findings_of_edges,
+)
 from relbo.sampling.modes import Mode, are_separate, combine, nearest_mode, total_weights
 from relbo.sampling.posterior import Posterior
 
@@ -104,6 +109,8 @@ def sample(
         chains, log_weights = run.chains, run.log_weights
         findings += run.findings
         values = _constrain(problem, chains.draws)
+        latent = {site.name: values[site.name] for site in problem.sites}
+        findings += findings_of_edges(latent, chains.logdensity.T)
         clock.lap("constrain")
     return Posterior(
         values,

@@ -55,23 +55,25 @@ def nested_rhat(
 def effective_sample_size(
     draws: Float[np.ndarray, "chains draws ..."],
 ) -> Float[np.ndarray, "..."]:
-    """Computes the effective number of draws, for means and for variances.
+    """Computes the effective number of draws, for means, variances and tails.
 
-    It is the smaller of the effective sample sizes of the values and of their squared distances
-    from the mean.
+    It is the smallest of the effective sample sizes of the values, of their squared distances
+    from the mean, and of the events that a value is below the 5 % or above the 95 % quantile.
     """
     from numpyro.diagnostics import effective_sample_size as of_means
 
     if draws.shape[1] < 4:
         return np.full(draws.shape[2:], np.nan)
-    centred = draws - draws.mean((0, 1))
+    low, high = np.quantile(draws, [0.05, 0.95], axis=(0, 1))
+    tails = [(draws <= low).astype(float), (draws >= high).astype(float)]
+    squares = (draws - draws.mean((0, 1))) ** 2
     with np.errstate(divide="ignore", invalid="ignore"):
-        sizes = [np.asarray(of_means(values)) for values in (draws, centred**2)]
+        sizes = [np.asarray(of_means(values)) for values in (draws, squares, *tails)]
     # The estimate is unbounded or even negative for antithetic draws: capped as Stan does.
     number = draws.shape[0] * draws.shape[1]
     most = number * np.log10(number)
     capped = [np.where(size <= 0, most, np.minimum(size, most)) for size in sizes]
-    return np.asarray(np.minimum(*capped))
+    return np.asarray(np.min(capped, 0))
 
 
 def stuck_chains(

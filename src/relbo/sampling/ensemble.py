@@ -227,6 +227,11 @@ class Ensemble:
         # Without a Metropolis test the size of a step adds to the variance.
         return (0.5 if num_steps <= 16 else 0.35) * float(np.exp(self._log_step))
 
+    @property
+    def has_narrow_places(self) -> bool:
+        """Whether some scales depend on where a chain is."""
+        return bool(self.normal.parents)
+
     def is_late(self) -> bool:
         """Whether the time is up."""
         return is_past(self._spread, self._deadline)
@@ -253,6 +258,7 @@ class Ensemble:
             energy=values,
             is_new=np.bool_(True),  # type: ignore[arg-type]
             log_step=self._real(self._log_step),
+            step_factor=self._real(1.0),
             leapfrogs_left=np.int32(1),  # type: ignore[arg-type]
             iteration=np.int32(0),  # type: ignore[arg-type]
         )
@@ -280,20 +286,27 @@ class Ensemble:
             np.int32(self.method.max_leapfrogs),  # type: ignore[arg-type]
         )
         if num_iterations == 0 and self._unused_noise is None:
-            self._unused_noise = self._noise()
+            self._unused_noise = self._noise(adapt)
         # An evaluation uses no noise, but the program takes some.
-        noise = self._noise() if num_iterations else self._unused_noise
+        noise = self._noise(adapt) if num_iterations else self._unused_noise
         host = (whitening_map(normal, self._dtype), state, noise, settings)
         return advance(self._placed_problem, *placed(self._spread, host), spread=self._spread)
 
-    def _noise(self) -> ChainNoise:
+    def _noise(self, adapt: bool) -> ChainNoise:
         shape = (CHUNK, self.num_chains)
         momentum = self.rng.standard_normal((CHUNK + 1, *shape[1:], self.problem.size))
         # About a quarter of a period of the standard normal, with jitter, so that a coordinate
         # with another period does not return to where it was.
         length = self.rng.uniform(0.75, 2.25, CHUNK + 1)
         uniform = self.rng.uniform(size=shape)
-        return ChainNoise(self._real(momentum), self._real(uniform), self._real(length))
+        step_factor = np.ones(CHUNK + 1)
+        if self.has_narrow_places and not adapt:
+            # A quarter of the trajectories take smaller steps, to enter and leave these.
+            smaller = 2.0 ** self.rng.uniform(-4.0, -1.0, CHUNK + 1)
+            step_factor = np.where(self.rng.uniform(size=CHUNK + 1) < 0.25, smaller, 1.0)
+        return ChainNoise(
+            *(self._real(part) for part in (momentum, uniform, length, step_factor))
+        )
 
     def _real(self, value: Any) -> Any:
         """Converts to the type that the program is compiled for."""

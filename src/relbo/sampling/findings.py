@@ -1,5 +1,6 @@
 """What a run shows about its own draws: reasons not to trust them, and what to try."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,10 @@ MAX_CHAIN_SPREAD = 0.25
 """The variance between chains over that within them: four autocorrelation times each."""
 
 
+MAX_SHARE_AT_EDGE = 0.002
+"""The largest share of draws that may be rounded to an edge."""
+
+
 class Finding(NamedTuple):
     """Something that a run noticed about itself."""
 
@@ -22,6 +27,8 @@ class Finding(NamedTuple):
     """What was seen and what to try, in plain words."""
     is_fatal: bool = True
     """Whether the draws should not be trusted because of it."""
+    kind: str = ""
+    """`"precision"` if more digits would help."""
 
 
 class UnconstrainedChains(NamedTuple):
@@ -71,7 +78,8 @@ def _of_precision(
         found.append(
             Finding(
                 f"The precision is too low for {names[worst]}: neighbouring numbers differ by "
-                f"{steps[worst]:.2g} posterior standard deviations. {remedy}"
+                f"{steps[worst]:.2g} posterior standard deviations. {remedy}",
+                kind="precision",
             )
         )
     step = resolution * float(np.median(np.abs(chains.logdensity)))
@@ -79,9 +87,41 @@ def _of_precision(
         found.append(
             Finding(
                 f"The precision is too low for the log density: its values near "
-                f"{np.median(chains.logdensity):.3g} are rounded to {step:.2g}. {remedy}"
+                f"{np.median(chains.logdensity):.3g} are rounded to {step:.2g}. {remedy}",
+                kind="precision",
             )
         )
+    return found
+
+
+def findings_of_edges(
+    values: Mapping[str, Float[np.ndarray, "chains draws *shape"]],
+    logdensity: Float[np.ndarray, "chains draws"],
+) -> list[Finding]:
+    """Looks for draws that the precision moved to the edge of their support.
+
+    Args:
+        values: constrained draws of the latent sites.
+        logdensity: the log density, which tells different draws apart.
+    """
+    found = []
+    for site, draws in values.items():
+        flat = draws.reshape(*draws.shape[:2], -1)
+        for edge in (flat.min((0, 1)), flat.max((0, 1))):
+            at_edge = flat == edge
+            worst = int(np.argmax(at_edge.mean((0, 1))))
+            different = len(np.unique(logdensity[at_edge[..., worst]]))
+            if different > max(2, MAX_SHARE_AT_EDGE * logdensity.size):
+                share = at_edge[..., worst].mean()
+                found.append(
+                    Finding(
+                        f"{share:.1%} of the draws of {site} are rounded to {edge[worst]:.6g}, "
+                        "the edge of its support. Enable float64 (numpyro.enable_x64()), or "
+                        "model its logarithm.",
+                        kind="precision",
+                    )
+                )
+                break
     return found
 
 

@@ -54,9 +54,14 @@ class ChainState(NamedTuple):
     is_new: Bool[Array, ""]
     """Whether the proposal is a starting point, which is accepted without a test."""
     log_step: Scalar
+    step_factor: Scalar
     leapfrogs_left: Int[Array, ""]
     iteration: Int[Array, ""]
     """Iterations since the adaptation started."""
+
+    @property
+    def step_size(self) -> Scalar:
+        return self.step_factor * jnp.exp(self.log_step)
 
 
 class ChainNoise(NamedTuple):
@@ -67,6 +72,8 @@ class ChainNoise(NamedTuple):
     uniform: Float[Array, "n c"]
     length: Float[Array, " m"]
     """The lengths of the trajectories, in white coordinates."""
+    step_factor: Float[Array, " m"]
+    """The step size of each trajectory, in units of the adapted one."""
 
 
 class ChainRecord(NamedTuple):
@@ -135,7 +142,7 @@ def _leapfrog(
     """Ends a leapfrog, accepts or rejects if it was the last one, and starts the next."""
     state = loop.state
     arrived = state._replace(
-        momentum=end_leapfrog(state.momentum, here.score, jnp.exp(state.log_step)),
+        momentum=end_leapfrog(state.momentum, here.score, state.step_size),
         leapfrogs_left=state.leapfrogs_left - 1,
     )
     loop, here = jax.lax.cond(
@@ -145,9 +152,7 @@ def _leapfrog(
         loop._replace(state=arrived), here, noise, settings,
     )  # fmt: skip
     state = loop.state
-    proposal, momentum = start_leapfrog(
-        here.white, state.momentum, here.score, jnp.exp(state.log_step)
-    )
+    proposal, momentum = start_leapfrog(here.white, state.momentum, here.score, state.step_size)
     return loop._replace(state=state._replace(momentum=momentum, proposal=proposal))
 
 
@@ -175,13 +180,15 @@ def _end_trajectory(
     )
     done = done + jnp.where(is_new, 0, 1)
     momentum = noise.momentum[done]
-    num_leapfrogs = jnp.ceil(noise.length[done] / jnp.exp(log_step))
+    step_factor = noise.step_factor[done]
+    num_leapfrogs = jnp.ceil(noise.length[done] / (step_factor * jnp.exp(log_step)))
     state = state._replace(
         current=current,
         momentum=momentum,
         energy=current.energy(momentum),
         is_new=jnp.zeros((), bool),
         log_step=log_step,
+        step_factor=step_factor,
         leapfrogs_left=jnp.clip(num_leapfrogs, 1, settings.max_leapfrogs).astype(jnp.int32),
         iteration=state.iteration + jnp.where(is_new, 0, 1),
     )

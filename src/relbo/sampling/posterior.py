@@ -142,6 +142,11 @@ class Posterior:
         """What the sampler noticed, in words."""
         return tuple(finding.text for finding in self.findings)
 
+    @property
+    def needs_precision(self) -> bool:
+        """Whether more digits would make the draws better."""
+        return any(finding.kind == "precision" for finding in self.findings)
+
     def add_note(self, text: str) -> None:
         """Adds a remark that `check` shows."""
         self.findings = (Finding(text, is_fatal=False), *self.findings)
