@@ -180,7 +180,11 @@ def _with_parents(
     parent_loc = standard[:, parents].mean(0)
     parent_factor = _factor(standard[:, parents] - parent_loc, is_dense)
     values = WhiteningNormal(parent_loc, parent_factor).pull(standard[:, parents])
-    fit = _fit_children(standard[:, children], score[:, children], values, is_dense)
+    # The hinges are flat on the left, which should be where the children are narrow.
+    slopes = _slopes(values, _log_scales(standard, score)[:, children]).kept
+    signs = np.where(slopes.sum(1) < 0, -1.0, 1.0)
+    parent_factor = parent_factor * signs
+    fit = _fit_children(standard[:, children], score[:, children], values * signs, is_dense)
 
     loc = np.zeros(size)
     loc[parents], loc[children] = parent_loc, fit.loc
@@ -254,8 +258,17 @@ def _refit_children(
     linear = values if is_dense else values[:, :0]
     features, curves = scale_features(values), curve_features(values)
     weights = _precision_weights(features @ log_scale.T)
-    hinges_or_squares = np.split(curves, [2 * number], 1)
-    loc, coefficients = _weighted_regression(linear, hinges_or_squares, standard, weights)
+    hinges, squares = np.split(curves, [2 * number], 1)
+    loc, coefficients = _weighted_regression(linear, [hinges, squares], standard, weights)
+    narrowing = np.any(log_scale != 0, 1)
+    if narrowing.any():
+        # Where a scale goes to zero, the location has to go to a constant.
+        loc[narrowing], bounded = _weighted_regression(
+            linear[:, :0], [hinges], standard[:, narrowing], weights
+        )
+        coefficients[narrowing] = 0.0
+        start = linear.shape[1]
+        coefficients[narrowing, start : start + 2 * number] = bounded
     slopes, curve = np.split(coefficients, [linear.shape[1]], 1)
     residuals = standard - loc - linear @ slopes.T - curves @ curve.T
     factor = _factor(residuals * np.sqrt(weights)[:, None], is_dense)
@@ -270,14 +283,14 @@ def _refit_children(
 
 
 def _precision_weights(log_scales: Float[np.ndarray, "n c"]) -> Float[np.ndarray, " n"]:
-    """Returns weights of mean 1, tempered so that at least a tenth of the draws count."""
+    """Returns weights of mean 1, tempered so that enough draws count."""
     dependent = np.any(log_scales != 0, 0)
     if not dependent.any():
         return np.ones(len(log_scales))
     average = log_scales[:, dependent].mean(1)
     for power in (2.0, 1.5, 1.0, 0.75, 0.5, 0.25):
         weights = np.exp(-power * (average - average.min()))
-        if np.sum(weights) ** 2 > 0.1 * len(weights) * np.sum(weights**2):
+        if np.sum(weights) ** 2 > (50 + 5 * log_scales.shape[1]) * np.sum(weights**2):
             break
     return weights / weights.mean()
 
@@ -288,7 +301,7 @@ def _weighted_regression(
     outputs: Float[np.ndarray, "n c"],
     weights: Float[np.ndarray, " n"],
 ) -> tuple[Float[np.ndarray, " c"], Float[np.ndarray, "c f"]]:
-    """Regresses each output on nothing, on linear inputs, or on these and one alternative.
+    """Regresses each output on nothing, linear inputs, an alternative, or both.
 
     More inputs are used only if they explain clearly more.
 
@@ -300,7 +313,8 @@ def _weighted_regression(
     outputs = outputs * root
     ends = np.cumsum([1, linear.shape[1], *(part.shape[1] for part in alternatives)])
     of_linear, *of_alternatives = map(np.arange, ends[:-1], ends[1:])
-    choices = [[], of_linear, *(np.append(of_linear, one) for one in of_alternatives)]
+    choices = [[], of_linear, *of_alternatives]
+    choices += [np.append(of_linear, one) for one in of_alternatives]
     best = np.full(outputs.shape[1], np.inf)
     found = np.zeros((ends[-1], outputs.shape[1]))
     for choice in choices:
@@ -308,8 +322,8 @@ def _weighted_regression(
         slopes = np.linalg.lstsq(inputs[:, used], outputs, rcond=None)[0]
         rest = np.mean((outputs - inputs[:, used] @ slopes) ** 2, 0)
         # Draws of a chain are correlated: four count as one.
-        loss = 0.25 * len(outputs) * np.log(rest + 1e-300) + (9.0 + 2.0 * len(used))
-        better = loss < best - (9.0 if len(choice) else 0.0)
+        loss = 0.25 * len(outputs) * np.log(rest + 1e-300) + 4.0 * len(used)
+        better = loss < best - (5.0 if len(choice) else 0.0)
         best = np.where(better, loss, best)
         found[:, better] = 0.0
         found[np.ix_(used, better)] = slopes[:, better]

@@ -25,6 +25,7 @@ from relbo.sampling.findings import (
     UnconstrainedChains,
     findings_of_chains,
     findings_of_edges,
+    findings_of_rounds,
 )
 from relbo.sampling.modes import Mode, are_separate, combine, nearest_mode, total_weights
 from relbo.sampling.posterior import Posterior
@@ -35,7 +36,7 @@ MIN_LENGTH = 16
 """Iterations of each chain, whatever number of draws is asked for."""
 MIN_EVIDENCE_DRAWS = 640
 """Annealed draws that weigh a mode."""
-MAX_ROUNDS = 4
+MAX_ROUNDS = 6
 """Attempts to get good draws."""
 
 
@@ -311,32 +312,49 @@ def _constrain(
 
 
 def _sample_until_good(ensemble: Ensemble, num_draws: int) -> tuple[ChainDraws, list[Finding]]:
-    """Samples until the effective draws are half of the number, or the time is up.
+    """Samples until the draws pass all examinations, or the time is up.
+
+    Draws that do not pass are discarded, but they show the scales better than the fit did: the
+    next round walks in coordinates that are fitted to them. Where scales depend on the place,
+    two rounds in different coordinates have to agree.
 
     Returns:
         `num_draws` draws, and what all draws showed.
     """
     length = -(-num_draws // ensemble.num_chains)
     wanted = 0.5 * length * ensemble.num_chains
-    chains = ensemble.sample(max(length, MIN_LENGTH))
-    for _ in range(MAX_ROUNDS):
+    chains, before = ensemble.sample(max(length, MIN_LENGTH)), None
+    found: list[Finding] = []
+    for turn in range(MAX_ROUNDS):
         by_chain = np.swapaxes(chains.draws, 0, 1)
         effective = np.nanmin(effective_sample_size(by_chain), initial=np.inf)
         agrees = np.max(convergence(by_chain, ensemble.num_superchains)) < 1.01
         found = _examine(ensemble, chains)
-        if (agrees and effective >= wanted and not found) or ensemble.is_late():
+        if ensemble.has_narrow_places:
+            found += _compare(ensemble, before, chains)
+        is_fine = agrees and not found
+        is_last = turn == MAX_ROUNDS - 1 or ensemble.is_late()
+        if (is_fine and effective >= wanted) or is_last:
             break
         longer = int(np.ceil(length * np.clip(1.2 * wanted / effective, 2, 16)))
-        if agrees and not found and 4 * effective > wanted:
+        if is_fine and 4 * effective > wanted:
             chains = joined(chains, ensemble.sample(longer))
         else:
-            # Unconverged draws are discarded, but they show the scales better than the fit
-            # did. Narrow places need smaller steps.
+            before = chains
             ensemble.rewhiten(chains)
-            ensemble.method = ensemble.method.with_smaller_steps()
-            ensemble.warm_up(max_windows=4)
+            if not agrees or effective < 0.1 * wanted:
+                ensemble.method = ensemble.method.with_smaller_steps()
+            ensemble.tune_step()
             chains = ensemble.sample(longer)
-    return _thinned(chains, length), _examine(ensemble, chains)
+    return _thinned(chains, length), found
+
+
+def _compare(ensemble: Ensemble, before: ChainDraws | None, after: ChainDraws) -> list[Finding]:
+    if before is None:
+        text = "Scales depend on the place, and there was no time to compare two runs."
+        return [Finding(text)]
+    one, other = (np.swapaxes(part.draws, 0, 1) for part in (before, after))
+    return findings_of_rounds(one, other, ensemble.problem.coordinate_names())
 
 
 def _examine(ensemble: Ensemble, chains: ChainDraws) -> list[Finding]:

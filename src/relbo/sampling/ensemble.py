@@ -161,6 +161,12 @@ class Ensemble:
         self._report("warm up", 1.0)
         return stable
 
+    def tune_step(self) -> None:
+        """Adapts the step size alone."""
+        self._report("warm up", 0.5)
+        for _ in range(2):
+            self._advance(CHUNK, adapt=True)
+
     def rewhiten(self, visited: ChainDraws) -> float:
         """Fits the normal to what the chains visited; returns how far it moved."""
         assert self._state is not None

@@ -125,6 +125,30 @@ def findings_of_edges(
     return found
 
 
+def findings_of_rounds(
+    before: Float[np.ndarray, "chains draws d"],
+    after: Float[np.ndarray, "chains2 draws2 d"],
+    names: list[str],
+) -> list[Finding]:
+    """Compares the tails of two runs in different coordinates."""
+    for level in (0.01, 0.05, 0.95, 0.99):
+        bound = np.quantile(before, level, axis=(0, 1))
+        shares = [(run <= bound).mean(1) for run in (before, after)]
+        errors = np.hypot(*(share.std(0, ddof=1) / len(share) ** 0.5 for share in shares))
+        change = shares[1].mean(0) - shares[0].mean(0)
+        allowed = 0.2 * min(level, 1 - level) + 3.0 * errors
+        worst = int(np.argmax(np.abs(change) - allowed))
+        if abs(change[worst]) > allowed[worst]:
+            return [
+                Finding(
+                    f"Two runs differ in a tail of {names[worst]}: the share of draws below "
+                    f"one value changed by {change[worst]:+.3f}. Run longer, or write the model "
+                    "so that scales and what they scale are independent (non-centred)."
+                )
+            ]
+    return []
+
+
 def _of_identities(chains: UnconstrainedChains, names: list[str]) -> list[Finding]:
     """Compares the draws with their scores by Stein's identities."""
     slope, scale = stein_errors(chains.draws, chains.score)
