@@ -319,7 +319,7 @@ def _weighted_regression(
     found = np.zeros((ends[-1], outputs.shape[1]))
     for choice in choices:
         used = np.append(0, choice).astype(int)
-        slopes = np.linalg.lstsq(inputs[:, used], outputs, rcond=None)[0]
+        slopes = _solve(inputs[:, used], outputs)
         rest = np.mean((outputs - inputs[:, used] @ slopes) ** 2, 0)
         # Draws of a chain are correlated: four count as one.
         loss = 0.25 * len(outputs) * np.log(rest + 1e-300) + 4.0 * len(used)
@@ -335,7 +335,16 @@ def _explained(
 ) -> Float[np.ndarray, "n c"]:
     """Returns what a linear regression explains of the outputs."""
     inputs = np.concatenate([np.ones((len(inputs), 1)), inputs], 1)
-    return inputs @ np.linalg.lstsq(inputs, outputs, rcond=None)[0]
+    return inputs @ _solve(inputs, outputs)
+
+
+def _solve(
+    inputs: Float[np.ndarray, "n k"], outputs: Float[np.ndarray, "n c"]
+) -> Float[np.ndarray, "k c"]:
+    """Solves a least-squares problem by its normal equations, with a tiny ridge."""
+    gram = inputs.T @ inputs
+    ridge = 1e-10 * np.diag(np.diagonal(gram) + 1e-300)
+    return np.linalg.solve(gram + ridge, inputs.T @ outputs)
 
 
 def _factor(draws: Float[np.ndarray, "n k"], is_dense: bool) -> np.ndarray:

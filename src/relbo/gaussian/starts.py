@@ -6,8 +6,8 @@ from jaxtyping import Float
 from relbo.gaussian.evaluation import Evaluate
 from relbo.gaussian.whitening import WhiteningNormal
 
-NUM_CLIMBING_STEPS = 60
-SMALL, NUM_BATCHES = 20, 4
+NUM_CLIMBING_STEPS = 50
+SMALL, NUM_BATCHES = 20, 2
 """The largest dimension in which several batches of points climb, and how many."""
 MAX_CANDIDATES = 12
 """The largest number of summits that are compared."""
@@ -44,7 +44,9 @@ def distinct_starts(
     points[0] = start
     summits, heights = _climb(evaluate, plain, points)
     best = np.argsort(-heights)
-    best = _without_copies(summits, best[np.isfinite(heights[best])])[:MAX_CANDIDATES]
+    # Lower ones have no mass, unless they are wider by orders of magnitude everywhere.
+    high = heights[best] > heights[best[0]] - 20.0 - 3.0 * size
+    best = _without_copies(summits, best[high])[:MAX_CANDIDATES]
     leaders: list[int] = []
     for one in best:
         between = (

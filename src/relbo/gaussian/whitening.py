@@ -130,9 +130,11 @@ class WhiteningNormal(NamedTuple):
         return [int(parent) for parent in parents[used]]
 
     def push(self, white: np.ndarray) -> np.ndarray:
-        if self.dependence is not None:
-            white, _ = self.dependence.bend(white)
-        return self.loc + self._times(white)
+        # Points that diverged may overflow.
+        with np.errstate(over="ignore", invalid="ignore"):
+            if self.dependence is not None:
+                white, _ = self.dependence.bend(white)
+            return self.loc + self._times(white)
 
     def pull(self, points: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
         centred = points - self.loc

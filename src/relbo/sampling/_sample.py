@@ -249,7 +249,7 @@ def _begin(ensemble: Ensemble, key: PRNGKeyArray, source: _GuideSource) -> list[
         ensemble.disperse()
         if converged:
             return []
-        text = "The normal fit did not converge: the posterior is far from normal."
+        text = "The posterior is far from normal: the fit of a normal did not converge."
         return [Finding(text, is_fatal=False)]
     points = _guide_draws(ensemble, key, source)
     size = points.shape[1]

@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
@@ -292,7 +293,7 @@ class Ensemble:
             np.int32(self.method.max_leapfrogs),  # type: ignore[arg-type]
         )
         if num_iterations == 0 and self._unused_noise is None:
-            self._unused_noise = self._noise(adapt)
+            self._unused_noise = jax.tree.map(jnp.asarray, self._noise(adapt))
         # An evaluation uses no noise, but the program takes some.
         noise = self._noise(adapt) if num_iterations else self._unused_noise
         host = (whitening_map(normal, self._dtype), state, noise, settings)
@@ -307,9 +308,9 @@ class Ensemble:
         uniform = self.rng.uniform(size=shape)
         step_factor = np.ones(CHUNK + 1)
         if self.has_narrow_places and not adapt:
-            # A quarter of the trajectories take smaller steps, to enter and leave these.
-            smaller = 2.0 ** self.rng.uniform(-4.0, -1.0, CHUNK + 1)
-            step_factor = np.where(self.rng.uniform(size=CHUNK + 1) < 0.25, smaller, 1.0)
+            # An eighth of the trajectories take smaller steps, to enter and leave these.
+            smaller = 2.0 ** self.rng.uniform(-3.0, -1.0, CHUNK + 1)
+            step_factor = np.where(self.rng.uniform(size=CHUNK + 1) < 0.125, smaller, 1.0)
         return ChainNoise(
             *(self._real(part) for part in (momentum, uniform, length, step_factor))
         )

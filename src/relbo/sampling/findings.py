@@ -142,8 +142,8 @@ def findings_of_rounds(
             return [
                 Finding(
                     f"Two runs differ in a tail of {names[worst]}: the share of draws below "
-                    f"one value changed by {change[worst]:+.3f}. Run longer, or write the model "
-                    "so that scales and what they scale are independent (non-centred)."
+                    f"one value changed by {change[worst]:+.3f}. Run longer, or write the model"
+                    " so that scales and what they scale are independent (non-centred)."
                 )
             ]
     return []
