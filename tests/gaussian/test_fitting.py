@@ -2,35 +2,17 @@
 
 import numpy as np
 import pytest
+from closed_forms import normal_density
 
 from relbo.gaussian import (
     FitState,
     WhiteEvaluation,
     WhiteningNormal,
-    annealed_draws,
     fit_step,
     normal_of_draws,
 )
 
 SIZE, POINTS = 6, 40
-
-
-def gaussian(rng, scales):
-    """A normal density with correlations: its mean, its covariance and its evaluator."""
-    mean = scales * rng.normal(size=SIZE)
-    root = scales[:, None] * (np.eye(SIZE) + 0.4 * rng.normal(size=(SIZE, SIZE)))
-    covariance = root @ root.T
-    precision = np.linalg.inv(covariance)
-    log_z = -0.5 * np.linalg.slogdet(2 * np.pi * covariance)[1]
-
-    def evaluate(normal, white):
-        centred = normal.push(white) - mean
-        force = -centred @ precision
-        value = log_z + 0.5 * np.sum(centred * force, 1)
-        pulled = force @ normal.factor if normal.is_dense else force * normal.factor
-        return WhiteEvaluation(white, value, pulled)
-
-    return mean, covariance, evaluate
 
 
 def settle(evaluate, start, num_steps, rng):
@@ -44,7 +26,7 @@ def settle(evaluate, start, num_steps, rng):
 def test_a_normal_is_found_exactly_whatever_its_scales(orders):
     rng = np.random.default_rng(0)
     scales = np.logspace(-orders, orders, SIZE)
-    mean, covariance, evaluate = gaussian(rng, scales)
+    mean, covariance, evaluate = normal_density(rng, scales)
     start = WhiteningNormal(np.zeros(SIZE), np.diag(np.full(SIZE, 0.1)))
     fit = settle(evaluate, start, 60, rng)
     found = fit.before.factor @ fit.before.factor.T
@@ -59,7 +41,7 @@ def test_a_normal_is_found_exactly_whatever_its_scales(orders):
 
 def test_a_diagonal_normal_has_the_mean_and_the_conditional_precisions():
     rng = np.random.default_rng(1)
-    mean, covariance, evaluate = gaussian(rng, np.ones(SIZE))
+    mean, covariance, evaluate = normal_density(rng, np.ones(SIZE))
     start = WhiteningNormal(np.zeros(SIZE), np.full(SIZE, 0.1))
     fit = FitState(start, start)
     tail = []
@@ -76,7 +58,7 @@ def test_a_diagonal_normal_has_the_mean_and_the_conditional_precisions():
 
 
 def test_the_fit_is_the_same_through_any_affine_map():
-    _, _, evaluate = gaussian(np.random.default_rng(2), np.ones(SIZE))
+    _, _, evaluate = normal_density(np.random.default_rng(2), np.ones(SIZE))
     stretch = np.logspace(-3, 3, SIZE)
 
     def stretched(normal, white):
@@ -120,32 +102,3 @@ def test_the_moments_of_draws():
         normal.factor @ normal.factor.T, covariance, rtol=2e-3, atol=2e-3
     )
     assert shift > 0.5
-
-
-@pytest.mark.parametrize("num_steps", [1, 8])
-def test_the_weights_of_annealed_draws_average_to_the_evidence(num_steps):
-    rng = np.random.default_rng(6)
-    mean, covariance, evaluate = gaussian(rng, np.ones(SIZE))
-    # Wider than the target: weights of a narrower normal would have no variance.
-    wide = WhiteningNormal(mean + 0.3, 1.5 * np.linalg.cholesky(covariance))
-    draws, log_weights = annealed_draws(
-        rng, evaluate, wide, num_points=20_000, num_steps=num_steps, step_size=0.4
-    )
-    weights = np.exp(log_weights)
-    stderr = weights.std() / len(weights) ** 0.5
-    assert abs(weights.mean() - 1.0) < 4 * stderr
-    assert stderr < 0.05
-    assert draws.shape == (20_000, SIZE)
-
-
-def test_more_steps_make_better_weights():
-    rng = np.random.default_rng(7)
-    mean, covariance, evaluate = gaussian(rng, np.ones(SIZE))
-    wide = WhiteningNormal(mean + 1.0, 1.5 * np.linalg.cholesky(covariance))
-    spreads = []
-    for num_steps in (1, 4, 16):
-        _, log_weights = annealed_draws(
-            rng, evaluate, wide, num_points=4000, num_steps=num_steps, step_size=0.4
-        )
-        spreads.append(log_weights.std())
-    assert spreads[0] > spreads[1] > spreads[2]

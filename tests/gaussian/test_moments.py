@@ -1,0 +1,113 @@
+"""Scales and locations that depend on the place, learned from exact draws and scores."""
+
+import numpy as np
+import pytest
+
+from relbo.gaussian import WhiteningNormal, whitening_of_draws
+
+NUMBER = 4000
+SD = 1.35
+"""The standard deviation of the funnels' first coordinate."""
+SEEDS = range(5)
+
+
+def funnel(rng, num_children, number=NUMBER):
+    """z1 ~ N(0, 1.35), all others ~ N(0, exp z1)."""
+    log_scale = SD * rng.normal(size=(number, 1))
+    children = np.exp(log_scale) * rng.normal(size=(number, num_children))
+    standard = children * np.exp(-log_scale)
+    of_parent = -log_scale / SD**2 + np.sum(standard**2 - 1.0, 1, keepdims=True)
+    score = np.concatenate([of_parent, -standard * np.exp(-log_scale)], 1)
+    return np.concatenate([log_scale, children], 1), score
+
+
+def banana(rng, number=NUMBER):
+    """z1 ~ N(0, 1), z2 ~ N(z1 squared, 0.5)."""
+    parent = rng.normal(size=number)
+    rest = 0.5 * rng.normal(size=number)
+    score = np.stack([-parent + 2 * parent * rest / 0.25, -rest / 0.25], 1)
+    return np.stack([parent, parent**2 + rest], 1), score
+
+
+def fitted(points, score, is_dense=True):
+    size = points.shape[1]
+    start = WhiteningNormal(np.zeros(size), np.eye(size) if is_dense else np.ones(size))
+    return whitening_of_draws(start, points, score)[0]
+
+
+def log_scales(normal, values):
+    """The log scale of the second coordinate where the first has given values."""
+    sides = []
+    for side in (-1.0, 1.0):
+        white = np.zeros((len(values), len(normal.loc)))
+        white[:, 0] = (values - normal.loc[0]) / normal.factor.reshape(-1)[0]
+        white[:, 1] = side
+        sides.append(normal.push(white)[:, 1])
+    return np.log(0.5 * np.abs(sides[1] - sides[0]))
+
+
+@pytest.mark.parametrize("is_dense", [True, False])
+@pytest.mark.parametrize("num_children", [1, 9])
+def test_the_slope_of_a_funnel(num_children, is_dense):
+    points, score = funnel(np.random.default_rng(0), num_children)
+    normal = fitted(points, score, is_dense)
+    assert normal.parents == [0]
+    values = np.linspace(-4.0, 4.0, 9)
+    np.testing.assert_allclose(log_scales(normal, values), values, atol=0.25)
+    white = normal.pull(points)
+    # Four standard errors of a variance, and of a mean product of standard normals.
+    np.testing.assert_allclose(white.var(0), 1.0, atol=4 * (2 / NUMBER) ** 0.5)
+    products = np.mean(white[:, :1] * (white[:, 1:] ** 2 - 1.0), 0)
+    np.testing.assert_allclose(products, 0.0, atol=4 * (2 / NUMBER) ** 0.5)
+
+
+def test_draws_of_the_middle_show_the_slope_outside():
+    points, score = funnel(np.random.default_rng(1), 9, 4 * NUMBER)
+    middle = np.abs(points[:, 0]) < 1.0
+    normal = fitted(points[middle], score[middle])
+    assert normal.parents == [0]
+    values = np.linspace(-3.0, 3.0, 7)
+    np.testing.assert_allclose(log_scales(normal, values), values, atol=0.25)
+
+
+@pytest.mark.parametrize("is_dense", [True, False])
+def test_the_square_of_a_banana(is_dense):
+    points, score = banana(np.random.default_rng(2))
+    normal = fitted(points, score, is_dense)
+    assert normal.parents == [0]
+    values = np.linspace(-3.0, 3.0, 7)
+    white = np.zeros((7, 2))
+    white[:, 0] = (values - normal.loc[0]) / normal.factor.reshape(-1)[0]
+    np.testing.assert_allclose(normal.push(white)[:, 1], values**2, atol=0.3)
+    np.testing.assert_allclose(normal.pull(points).var(0), 1.0, atol=4 * (2 / NUMBER) ** 0.5)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_correlated_normal_has_no_parents(seed):
+    rng = np.random.default_rng(seed)
+    size = 8
+    root = np.eye(size) + 0.5 * rng.normal(size=(size, size))
+    points = rng.normal(size=(NUMBER, size)) @ root.T
+    normal = fitted(points, -points @ np.linalg.inv(root @ root.T))
+    assert normal.parents == []
+    assert normal.dependence is None
+    covariance = np.cov(points.T)
+    sd = np.sqrt(np.diagonal(covariance))
+    found = normal.factor @ normal.factor.T
+    np.testing.assert_allclose(
+        found / np.outer(sd, sd), covariance / np.outer(sd, sd), atol=0.01
+    )
+
+
+def test_a_dependence_is_forgotten_where_there_is_none():
+    bent = fitted(*funnel(np.random.default_rng(3), 1))
+    points = np.random.default_rng(4).normal(size=(NUMBER, 2))
+    normal, _ = whitening_of_draws(bent, points, -points)
+    assert normal.parents == []
+    np.testing.assert_allclose(normal.pull(points).std(0), 1.0, atol=0.01)
+
+
+def test_draws_that_are_not_finite_are_left_out():
+    points, score = funnel(np.random.default_rng(5), 1)
+    score[::7] = np.nan
+    assert fitted(points, score).parents == [0]
