@@ -15,7 +15,7 @@ from relbo.gaussian.whitening import (
 
 SIGNIFICANT = 5.0
 """A dependence counts if its slope is this many standard errors from zero."""
-SMALLEST_SLOPE = 0.1
+SMALLEST_SLOPE = 0.25
 """A dependence counts if it changes a log scale or a location by this much, in units of the
 standard deviations of parent and child."""
 MAX_DRAWS = 4096
