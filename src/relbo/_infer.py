@@ -110,10 +110,14 @@ def infer(
 
 def _in_double_precision(draw: Callable[[], Posterior]) -> Posterior | None:
     """Draws again in float64; `None` if the model does not run in it."""
+    # JAX keeps constants that a model closes over, and would use them in the other precision.
+    jax.clear_caches()
     with jax.enable_x64(True):
         try:
             posterior = draw()
         except TypeError:
             return None
+        finally:
+            jax.clear_caches()
     posterior.add_note("float32 could not resolve this posterior: float64 was used instead.")
     return posterior
