@@ -12,6 +12,10 @@ MAX_ERRORS = 5.0
 """Standard errors beyond which an identity counts as violated."""
 MIN_EFFECT = 0.1
 """Violations smaller than this, in posterior standard deviations, do not matter."""
+GROSS_ERRORS, GROSS_EFFECT = 3.5, 0.5
+"""Fewer standard errors are enough for a violation as large as this."""
+LARGEST = 1e20
+"""Larger draws are a sign of a posterior without finite mass."""
 MAX_CHAIN_SPREAD = 0.25
 """The variance between chains over that within them: four autocorrelation times each."""
 
@@ -107,6 +111,14 @@ def findings_of_edges(
     found = []
     for site, draws in values.items():
         flat = draws.reshape(*draws.shape[:2], -1)
+        if np.max(np.abs(flat)) > LARGEST:
+            found.append(
+                Finding(
+                    f"Draws of {site} are as large as {np.max(np.abs(flat)):.2g}: its posterior "
+                    "seems to have no finite mass. Give it a proper prior."
+                )
+            )
+            continue
         for edge in (flat.min((0, 1)), flat.max((0, 1))):
             at_edge = flat == edge
             worst = int(np.argmax(at_edge.mean((0, 1))))
@@ -157,9 +169,11 @@ def _of_identities(chains: UnconstrainedChains, names: list[str]) -> list[Findin
         (*slope, "the density still rises or falls on average"),
         (*scale, "the draws are not as wide as the density, or it is flat"),
     ):
-        bad = np.where(np.abs(effect) > MIN_EFFECT, np.abs(errors), 0.0)
+        gross = (np.abs(effect) > GROSS_EFFECT) & (np.abs(errors) > GROSS_ERRORS)
+        clear = (np.abs(effect) > MIN_EFFECT) & (np.abs(errors) > MAX_ERRORS)
+        bad = np.where(gross | clear, np.abs(errors), 0.0)
         worst = int(np.argmax(bad))
-        if bad[worst] > MAX_ERRORS:
+        if bad[worst] > 0:
             found.append(
                 Finding(
                     f"The draws do not fit the density at {names[worst]}: {says} (off by "
