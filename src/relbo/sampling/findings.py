@@ -114,8 +114,8 @@ def findings_of_edges(
         if np.max(np.abs(flat)) > LARGEST:
             found.append(
                 Finding(
-                    f"Draws of {site} are as large as {np.max(np.abs(flat)):.2g}: its posterior "
-                    "seems to have no finite mass. Give it a proper prior."
+                    f"Draws of {site} are as large as {np.max(np.abs(flat)):.2g}: it seems to "
+                    "have no proper posterior. Give it a proper prior."
                 )
             )
             continue
