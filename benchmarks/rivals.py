@@ -243,7 +243,9 @@ def truth_of(model: Model, data: Data) -> Moments | None:
 def make_references(names: list[str], num_draws: int, fresh: bool) -> None:
     """Writes the moments of long NUTS runs, in float64; existing files are kept."""
     import jax
+    from numpyro.handlers import reparam
     from numpyro.infer import MCMC, NUTS
+    from numpyro.infer.reparam import LocScaleReparam
 
     jax.config.update("jax_enable_x64", True)
     for name in names:
@@ -251,8 +253,9 @@ def make_references(names: list[str], num_draws: int, fresh: bool) -> None:
         if model.truth is not None or (file.exists() and not fresh):
             continue
         start, data = time.perf_counter(), model.data()
+        config = {site: LocScaleReparam(0.0) for site in model.non_centred}
         mcmc = MCMC(
-            NUTS(model.program, target_accept_prob=0.9),
+            NUTS(reparam(model.program, config=config), target_accept_prob=0.9),
             num_warmup=1000,
             num_samples=num_draws,
             num_chains=4,

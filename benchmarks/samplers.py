@@ -181,7 +181,9 @@ def laps_stream(model: Model, data: Data) -> Stream:
     from blackjax.adaptation.laps import laps
 
     # LAPS calls shard_map without jit, which compiles every operation by itself.
-    eca.shard_map = lambda function, **options: jax.jit(jax.shard_map(function, **options))
+    eca.shard_map = lambda function, **options: jax.jit(
+        jax.shard_map(function, check_vma=False, **options)
+    )
     logdensity, draw_start, size = _flat_density(model, data)
     num_chains = 256 if size <= 1000 else 64
     gradients = 15 * (4 if size > 200 else 2)  # per draw, with the integrator of each size
@@ -194,7 +196,7 @@ def laps_stream(model: Model, data: Data) -> Stream:
             num_steps1=500,
             num_steps2=2 * num_draws * gradients,
             num_chains=num_chains,
-            mesh=jax.make_mesh((1,), ("chains",)),
+            mesh=jax.sharding.Mesh(np.array(jax.devices()[:1]), ("chains",)),
             rng_key=key,
             all_chains_info=lambda x: x,
         )
@@ -213,8 +215,9 @@ def laps_stream(model: Model, data: Data) -> Stream:
 
 def nutpie_stream(model: Model, data: Data) -> Stream:
     """nutpie with its defaults for a PyMC model: 4 chains of 400 + 1000."""
-    import ladder_pymc
     import nutpie
+
+    import ladder_pymc
 
     def stream(key: Any) -> Iterator[Restart]:
         seed = int(jax.random.randint(key, (), 0, 2**30))
