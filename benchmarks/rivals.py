@@ -245,7 +245,7 @@ def make_references(names: list[str], num_draws: int, fresh: bool) -> None:
     import jax
     from numpyro.handlers import reparam
     from numpyro.infer import MCMC, NUTS
-    from numpyro.infer.reparam import LocScaleReparam
+    from numpyro.infer.reparam import LocScaleReparam, Reparam
 
     jax.config.update("jax_enable_x64", True)
     for name in names:
@@ -253,7 +253,7 @@ def make_references(names: list[str], num_draws: int, fresh: bool) -> None:
         if model.truth is not None or (file.exists() and not fresh):
             continue
         start, data = time.perf_counter(), model.data()
-        config = {site: LocScaleReparam(0.0) for site in model.non_centred}
+        config: dict[str, Reparam] = {site: LocScaleReparam(0.0) for site in model.non_centred}
         mcmc = MCMC(
             NUTS(reparam(model.program, config=config), target_accept_prob=0.9),
             num_warmup=1000,
