@@ -137,8 +137,10 @@ def _in_a_process(args: Any, name: str, variant: str, seed: int, file: Path) -> 
 
 
 def code_digest(method: str, name: str) -> str:
-    """Identifies what a cell measures: the model, and our source or the rival's version."""
+    """Identifies what a cell measures: data, reference, samplers, our source or a version."""
     digest = hashlib.sha256(checksum(MODELS[name].data()).encode())
+    for file in (HERE / "samplers.py", REFERENCES / f"{name}.json"):
+        digest.update(file.read_bytes() if file.exists() else b"")
     if method == "relbo":
         source = HERE.parent / "src" / "relbo"
         for file in sorted(source.rglob("*.py")):
