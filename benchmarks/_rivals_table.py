@@ -108,6 +108,7 @@ def summarise(rows: list[dict[str, Any]], timeout: float) -> dict[str, Any]:
             summary[title] = {
                 "factors": {model: float(f"{factor:.3g}") for model, factor in known.items()},
                 "ahead": f"{int(np.sum(values > 1))} of {len(values)}",
+                "no method arrived": [model for model in factors if model not in known],
                 "median factor": float(np.median(values)),
                 "worst factor": float(values.min()),
             }
@@ -133,3 +134,5 @@ def print_summary(summary: dict[str, Any]) -> None:
             f"  ahead on {entry['ahead']}, median factor {entry['median factor']:.2f}, "
             f"worst factor {entry['worst factor']:.2f}"
         )
+        if entry["no method arrived"]:
+            print(f"  left out, no method arrived: {', '.join(entry['no method arrived'])}")
