@@ -4,6 +4,7 @@ import gc
 from pathlib import Path
 
 import jax
+import jax.monitoring
 import jaxtyping
 import pytest
 from jaxtyping import install_import_hook
@@ -38,6 +39,21 @@ def x64():
     """Runs a test in float64."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture
+def compilations():
+    """Lists what JAX has lowered or compiled since."""
+    found, is_on = [], True
+
+    def listen(event, *_, **__):
+        is_trace = event.endswith("trace_duration")
+        if is_on and event.startswith("/jax/core/compile/") and not is_trace:
+            found.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield found
+    is_on = False
 
 
 @pytest.fixture(autouse=True)

@@ -64,8 +64,8 @@ def test_a_trajectory_is_that_of_blackjax_and_metropolis_decides(chains, x64):
     chains.normal, chains._log_step = normal, np.log(0.3)
     start = rng.normal(size=(CHAINS, 3))
     chains._begin(start)
-    noise = chains._noise()
-    chains._noise = lambda: noise
+    noise = chains._noise(False)
+    chains._noise = lambda adapt: noise
     chains._advance(1)
     logdensity = by_hand(chains.problem, normal)
     gradient = jax.jit(jax.value_and_grad(logdensity))
@@ -122,7 +122,7 @@ def test_noise_is_never_used_twice(chains, x64):
     chains._log_step = np.log(0.1)
     chains._begin(np.zeros((CHAINS, 3)))
     chains._advance(ensemble.CHUNK)
-    assert chains._noise().momentum.shape[0] == ensemble.CHUNK + 1
+    assert chains._noise(False).momentum.shape[0] == ensemble.CHUNK + 1
 
 
 def test_one_program_for_all_data_of_a_shape(x64):

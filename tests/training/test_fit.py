@@ -4,7 +4,6 @@ import contextlib
 import time
 
 import jax
-import jax.monitoring
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -270,21 +269,6 @@ def test_warm_start_finds_locations_of_a_hundred_thousand(x64):
     tril = np.asarray(trained.params["auto_scale_tril"])
     np.testing.assert_allclose(trained.params["auto_loc"], mean, atol=0.1 * sd.min())
     np.testing.assert_allclose(np.linalg.norm(tril, axis=1), sd, rtol=0.1)
-
-
-@pytest.fixture
-def compilations():
-    """Lists what JAX has lowered or compiled since."""
-    found, is_on = [], True
-
-    def listen(event, *_, **__):
-        is_trace = event.endswith("trace_duration")
-        if is_on and event.startswith("/jax/core/compile/") and not is_trace:
-            found.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    yield found
-    is_on = False
 
 
 @pytest.mark.parametrize("guide", [PLAIN, REFINED], ids=["plain", "refined"])
