@@ -113,6 +113,8 @@ def test_longer_paths_bring_both_ends_together(name):
         forward, backward = log_weights_of_both(rng, *case, num_steps)
         gaps.append(backward.mean() - forward.mean())
     assert gaps[0] > gaps[1] > gaps[2] > 0
+    # The reversed path is the same path: close to equilibrium both ends are as far away.
+    assert 0.5 < -backward.mean() / forward.mean() < 2.0
 
 
 def test_a_posterior_draw_off_the_support_has_no_finite_weight():

@@ -99,6 +99,24 @@ def test_a_correlated_normal_has_no_parents(seed):
     )
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_few_draws_of_a_correlated_normal_show_no_parents(seed):
+    """Apparent scales vary much, and 120 draws show large slopes by chance."""
+    rng = np.random.default_rng(seed)
+    root = np.eye(8) + 0.5 * rng.normal(size=(8, 8))
+    points = rng.normal(size=(120, 8)) @ root.T
+    assert fitted(points, -points @ np.linalg.inv(root @ root.T)).parents == []
+
+
+@pytest.mark.parametrize("side", [-1.0, 1.0])
+def test_the_axis_of_a_parent_points_to_where_its_children_are_wide(side):
+    """The features level off on the other side, where scales are small."""
+    points, score = funnel(np.random.default_rng(6), 2)
+    mirror = np.array([side, 1.0, 1.0])
+    normal = fitted(points * mirror, score * mirror)
+    assert np.sign(normal.factor[0, 0]) == side
+
+
 def test_a_dependence_is_forgotten_where_there_is_none():
     bent = fitted(*funnel(np.random.default_rng(3), 1))
     points = np.random.default_rng(4).normal(size=(NUMBER, 2))

@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 
 import relbo
+from relbo.sampling import _sample as sampling
 
 QUICK_AND_SLOW = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))]
 LEVELS = np.array([0.01, 0.05, 0.95, 0.99])
@@ -69,3 +70,26 @@ def test_centred_schools_are_right_and_trusted(seed):
     error = 4 / check.ess**0.5
     assert abs(posterior.draws["mu"].mean() - 4.41) < error * 3.33
     assert abs(posterior.draws["tau"].mean() - 3.61) < error * 3.21
+
+
+def ordinary():
+    numpyro.sample("x", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+
+
+@pytest.mark.parametrize(("model", "is_compared"), [(funnel, True), (ordinary, False)])
+def test_two_runs_are_compared_where_scales_depend_on_the_place(
+    model, is_compared, monkeypatch
+):
+    compared = []
+    original = sampling.findings_of_rounds
+
+    def spy(before, after, names):
+        compared.append(names)
+        # The first comparison fails: another run follows.
+        found = original(before, after, names)
+        return found if len(compared) > 1 else [sampling.Finding("They differ.")]
+
+    monkeypatch.setattr(sampling, "findings_of_rounds", spy)
+    posterior = relbo.sample(jr.key(0), model, num_draws=1600, progress=False)
+    assert (len(compared) > 1) == is_compared
+    assert "They differ." not in posterior.notes
