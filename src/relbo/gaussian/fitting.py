@@ -13,6 +13,8 @@ from relbo.gaussian.whitening import WhiteningNormal
 DENSE_LIMIT = 200
 """The largest dimension in which all correlations are learned."""
 
+PATIENCE = 15
+"""Steps without a clear gain after which a fit hands over to the chains."""
 MIN_LOG_MASS = -7.0
 """Modes are kept whose ELBO is not lower than that of the best by more than this."""
 MIN_DISTANCE = 4.0
@@ -91,10 +93,10 @@ class NormalFitter:
                 self._batch_size,
                 self._size <= DENSE_LIMIT,
             )
-        fits = [self._until_converged(self._first_step(starts[0]))]
+        fits = [self._until_converged(self._first_step(starts[0]), PATIENCE)]
         for other in starts[1:]:
             if not self._is_late():
-                fits.append(self._until_converged(self._first_step(other)))
+                fits.append(self._until_converged(self._first_step(other), PATIENCE // 3))
         best, *others = sorted(fits, key=lambda fit: -fit.elbo)
         converged = best.shift < CONVERGED
         for rate in np.geomspace(0.7, 0.1, 12):
@@ -106,7 +108,7 @@ class NormalFitter:
         self._report("fit", 1.0)
         return NormalFit(modes, converged)
 
-    def _until_converged(self, fit: FitState) -> FitState:
+    def _until_converged(self, fit: FitState, patience: int) -> FitState:
         """Steps until they are short, or the ELBO has not grown for a while."""
         best, since = fit.elbo, 0
         for turn in range(200):
@@ -114,7 +116,7 @@ class NormalFitter:
             since = 0 if fit.elbo > best + 1.0 else since + 1
             best = max(best, fit.elbo)
             self._report("fit", min(turn / 50, 0.9))
-            if fit.shift < CONVERGED or since > 20 or self._is_late():
+            if fit.shift < CONVERGED or since > patience or self._is_late():
                 break
         return fit
 

@@ -32,6 +32,10 @@ from relbo.sampling.posterior import Posterior
 
 SamplingMethod = Literal["hmc", "mala", "unadjusted"]
 
+SAMPLING_SHARE = 0.85
+"""The share of the time budget after which no more draws are started."""
+MAX_EXAMINED = 500
+"""The largest number of coordinates whose convergence decides how long to run."""
 MIN_LENGTH = 16
 """Iterations of each chain, whatever number of draws is asked for."""
 MIN_EVIDENCE_DRAWS = 640
@@ -92,7 +96,8 @@ def sample(
     source = _GuideSource(guide, params or {}, checked_call(args, kwargs))
     if _checked_method(method) == "unadjusted":
         return _sample_unadjusted(key, problem, source, num_draws, num_chains)
-    deadline = np.inf if seconds is None else started + seconds
+    # The rest is for the evidence and for examining the draws.
+    deadline = np.inf if seconds is None else started + SAMPLING_SHARE * seconds
     with progress_bar(progress) as report:
         ensemble = Ensemble(
             np.random.default_rng(_seed_words(key)),
@@ -326,7 +331,9 @@ def _sample_until_good(ensemble: Ensemble, num_draws: int) -> tuple[ChainDraws, 
     chains, before = ensemble.sample(max(length, MIN_LENGTH)), None
     found: list[Finding] = []
     for turn in range(MAX_ROUNDS):
-        by_chain = np.swapaxes(chains.draws, 0, 1)
+        # With very many coordinates some of them stand for all.
+        some = slice(None, None, -(-ensemble.problem.size // MAX_EXAMINED))
+        by_chain = np.swapaxes(chains.draws, 0, 1)[..., some]
         effective = np.nanmin(effective_sample_size(by_chain), initial=np.inf)
         agrees = np.max(convergence(by_chain, ensemble.num_superchains)) < 1.01
         found = _examine(ensemble, chains)

@@ -1,5 +1,6 @@
 """Runs the compiled chains from the host: fit a normal, warm up, sample, weigh."""
 
+import time
 from typing import Any, NamedTuple
 
 import jax
@@ -102,6 +103,7 @@ class Ensemble:
         self._unused_noise: ChainNoise | None = None
         self._report = report
         self._deadline = deadline
+        self._seconds_per_iteration = 0.0
 
     def fit(self, start: Float[np.ndarray, " d"] | None = None) -> bool:
         """Fits the whitening normal, and normals of other modes if there are any.
@@ -184,7 +186,7 @@ class Ensemble:
         done = 0
         while done < num_iterations:
             self._report("sample", done / num_iterations)
-            length = min(CHUNK, num_iterations - done)
+            length = min(CHUNK, num_iterations - done, self._affordable_length())
             parts.append(self._advance(length))
             done += length
             if self.is_late() and done >= 4:
@@ -239,6 +241,14 @@ class Ensemble:
         """Whether some scales depend on where a chain is."""
         return bool(self.normal.parents)
 
+    def _affordable_length(self) -> int:
+        """Returns how many iterations fit into the time that is left, as far as is known."""
+        # Several processes have to agree, and their clocks do not.
+        if not np.isfinite(self._deadline) or self._spread is not None:
+            return CHUNK
+        left = self._deadline - time.monotonic()
+        return int(np.clip(left / max(self._seconds_per_iteration, 1e-9), 4, CHUNK))
+
     def is_late(self) -> bool:
         """Whether the time is up."""
         return is_past(self._spread, self._deadline)
@@ -272,6 +282,7 @@ class Ensemble:
 
     def _advance(self, num_iterations: int, *, adapt: bool = False) -> ChainDraws:
         assert self._state is not None, "the chains have not been started"
+        started = time.monotonic()
         self._state, record = self._run(self.normal, self._state, num_iterations, adapt=adapt)
         self._log_step = float(self._state.log_step)
         white, score, logdensity, acceptance = (
@@ -281,6 +292,7 @@ class Ensemble:
         scores = self.normal.score(flat, score.reshape(flat.shape)).reshape(white.shape)
         step_size = float(np.exp(self._log_step))
         points, number = self.normal.push(white), self.num_superchains
+        self._seconds_per_iteration = (time.monotonic() - started) / num_iterations
         return ChainDraws(points, scores, logdensity, acceptance, step_size, number)
 
     def _run(

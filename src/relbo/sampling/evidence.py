@@ -15,6 +15,10 @@ FREE_EVALUATIONS = 600
 """Evaluations of all chains that weighing may take, whatever sampling took."""
 
 
+MAX_SIZE = 200
+"""The largest dimension in which longer paths are tried."""
+
+
 class LogWeights(NamedTuple):
     """Log weights of annealed paths from the normal to the posterior, and back."""
 
@@ -56,7 +60,8 @@ def weigh(
     points = chains.draws.reshape(-1, chains.draws.shape[2])
     some = np.linspace(0, len(points) - 1, num_rounds * ensemble.num_chains).astype(int)
     sampling = len(chains.draws) * max(1.0, 1.5 / chains.step_size)
-    budget = max(FREE_EVALUATIONS, 2 * sampling)
+    is_large = ensemble.problem.size > MAX_SIZE
+    budget = 0.0 if is_large else max(FREE_EVALUATIONS, 2 * sampling)
     for num_steps in PATH_LENGTHS:
         ends, forward = ensemble.weigh(num_rounds, num_steps)
         weights = LogWeights(forward, ensemble.weigh_backwards(points[some], num_steps))

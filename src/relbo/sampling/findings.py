@@ -119,8 +119,10 @@ def findings_of_edges(
                 )
             )
             continue
-        for edge in (flat.min((0, 1)), flat.max((0, 1))):
-            at_edge = flat == edge
+        lowest, highest = flat.min((0, 1)), flat.max((0, 1))
+        for edge in (lowest, highest):
+            # A constant, such as the zeros of a triangular matrix, has no edge.
+            at_edge = (flat == edge) & (lowest < highest)
             worst = int(np.argmax(at_edge.mean((0, 1))))
             different = len(np.unique(logdensity[at_edge[..., worst]]))
             if different > max(2, MAX_SHARE_AT_EDGE * logdensity.size):
