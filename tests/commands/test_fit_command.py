@@ -224,15 +224,19 @@ def test_improper_priors_give_no_evidence(calls, model_file, data_file, tmp_path
 def test_names_with_slashes_are_renamed_in_netcdf(
     monkeypatch, no_figures, model_file, data_file, tmp_path
 ):
-    draws = {"part/theta": np.random.default_rng(0).normal(size=(8, 10, 2))}
+    names = ["part/theta", "part.theta"]
+    draws = dict(zip(names, np.random.default_rng(0).normal(size=(2, 8, 10, 2)), strict=True))
     monkeypatch.setattr(relbo, "infer", lambda *_, **__: a_posterior(chains=draws))
     out = tmp_path / "out"
     assert fit(f"{model_file}:model", "--data", data_file, "--out", out) == 0
 
     import arviz
 
-    assert list(arviz.from_netcdf(out / "posterior.nc").posterior) == ["part.theta"]
-    assert list(Posterior.load(out / "posterior.npz").chains) == ["part/theta"]
+    found = arviz.from_netcdf(out / "posterior.nc").posterior
+    assert sorted(found) == ["part.theta", "part.theta_"]
+    np.testing.assert_array_equal(found["part.theta"], draws["part.theta"])
+    np.testing.assert_array_equal(found["part.theta_"], draws["part/theta"])
+    assert list(Posterior.load(out / "posterior.npz").chains) == names
 
 
 def test_long_table_is_shortened_on_the_terminal_only(
