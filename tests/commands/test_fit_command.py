@@ -21,6 +21,7 @@ from relbo.commands.model_file import load_model
 from relbo.commands.output import exclusive
 from relbo.commands.trial import try_model
 from relbo.sampling import Posterior
+from relbo.sampling.evidence import LogWeights
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 ALL_FILES = {
@@ -107,8 +108,7 @@ def a_posterior(**changes):
         "sample_stats": stats,
         "num_superchains": 4,
         "step_size": 0.1,
-        "log_evidence": -3.25,
-        "log_evidence_stderr": 0.01,
+        "log_weights": LogWeights(*rng.normal(-3.25, 0.001, (2, 640))),
     }
     return Posterior(changes.pop("chains", chains), **options | changes)
 
