@@ -20,8 +20,7 @@ from relbo.commands.fit_figures import choose_parameters
 from relbo.commands.model_file import load_model
 from relbo.commands.output import exclusive
 from relbo.commands.trial import try_model
-from relbo.sampling import Posterior
-from relbo.sampling.evidence import LogWeights
+from relbo.sampling import LogWeights, Posterior
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 ALL_FILES = {
