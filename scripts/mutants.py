@@ -62,8 +62,8 @@ MUTANTS = [
     Mutant(
         "reverse kernel drifts the wrong way",
         "kernels/langevin.py",
-        "noise = (to - at - step_size * score)",
-        "noise = (to - at + step_size * score)",
+        "noise = (move - step_size * score)",
+        "noise = (move + step_size * score)",
         "test_kernels.py test_closed_forms.py",
     ),
     Mutant(

@@ -15,7 +15,7 @@ from jax.flatten_util import ravel_pytree
 import registry
 import relbo
 from registry import COVER, NUM_PARTICLES, make, particles
-from targets import TARGETS, log_weights, mean_and_error, mixture
+from targets import TARGETS, log_weights, mean_and_error, mixture, normal
 
 KEY = jr.key(7)
 LOC, SCALE = np.array([0.3, -0.2]), np.array([0.9, 1.1])
@@ -161,6 +161,23 @@ def weights_average_to_the_evidence(kernel, account):
         assert mean <= 4 * error
 
 
+def bounds_hold_where_steps_round_away(kernel, account):
+    """Far from zero, float32 rounds steps to multiples of 0.06."""
+    far = TARGETS["gaussian"]._replace(
+        logdensity_fn=lambda z: jnp.sum(normal(z, 1e6, 1.0)),
+        log_evidence=0.0,
+        loc=1e6,
+        scale=1.0,
+    )
+    refinement = make(kernel, account, 1e-4, num_steps=8)
+    size = 2 if refinement.kernel.interacting else 1
+    log_w = log_weights(jr.key(5), refinement, far, 2_000, size)
+    # Particles at one point of the grid have no volume.
+    mean, error = mean_and_error(jnp.maximum(log_w, -100.0))
+    assert error < 0.2
+    assert mean <= 4 * error
+
+
 def whitened_walk_is_a_walk_on_the_transformed_density(kernel, account):
     """z = m + s u: walking u by hand and mapping it gives the same draw and density."""
     loc, scale = jnp.asarray(LOC, jnp.float32), jnp.asarray(SCALE, jnp.float32)
@@ -212,7 +229,7 @@ LAWS_OF_PAIRS = (
     derivatives_are_those_of_the_mode,
     failures_have_names_and_keep_the_last_good_position,
 )
-LAWS_OF_BOUNDS = (weights_average_to_the_evidence,)
+LAWS_OF_BOUNDS = (weights_average_to_the_evidence, bounds_hold_where_steps_round_away)
 LAWS_OF_PARTS = (
     whitened_walk_is_a_walk_on_the_transformed_density,
     positions_may_be_any_pytree,

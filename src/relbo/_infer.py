@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from relbo.core.random import KeyLike, as_key
 from relbo.sampling import Posterior, sample
-from relbo.sampling._sample import SamplingMethod
+from relbo.sampling._sample import SamplingMethod, check_sample_options
 from relbo.training import Stopping, fit
 
 NUM_EVIDENCE_DRAWS = 640
@@ -64,6 +64,7 @@ def infer(
         >>> print(posterior.summary())
     """
     key, started = as_key(key), time.monotonic()
+    check_sample_options(method, num_draws, num_chains, seconds)
     params, trained = None, None
     if guide is not None:
         fit_key, key = jr.split(key)

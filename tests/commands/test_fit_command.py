@@ -20,7 +20,7 @@ from relbo.commands.fit_figures import choose_parameters
 from relbo.commands.model_file import load_model
 from relbo.commands.output import exclusive
 from relbo.commands.trial import try_model
-from relbo.sampling import Posterior
+from relbo.sampling import LogWeights, Posterior
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 ALL_FILES = {
@@ -107,8 +107,7 @@ def a_posterior(**changes):
         "sample_stats": stats,
         "num_superchains": 4,
         "step_size": 0.1,
-        "log_evidence": -3.25,
-        "log_evidence_stderr": 0.01,
+        "log_weights": LogWeights(*rng.normal(-3.25, 0.001, (2, 640))),
     }
     return Posterior(changes.pop("chains", chains), **options | changes)
 
@@ -224,15 +223,19 @@ def test_improper_priors_give_no_evidence(calls, model_file, data_file, tmp_path
 def test_names_with_slashes_are_renamed_in_netcdf(
     monkeypatch, no_figures, model_file, data_file, tmp_path
 ):
-    draws = {"part/theta": np.random.default_rng(0).normal(size=(8, 10, 2))}
+    names = ["part/theta", "part.theta"]
+    draws = dict(zip(names, np.random.default_rng(0).normal(size=(2, 8, 10, 2)), strict=True))
     monkeypatch.setattr(relbo, "infer", lambda *_, **__: a_posterior(chains=draws))
     out = tmp_path / "out"
     assert fit(f"{model_file}:model", "--data", data_file, "--out", out) == 0
 
     import arviz
 
-    assert list(arviz.from_netcdf(out / "posterior.nc").posterior) == ["part.theta"]
-    assert list(Posterior.load(out / "posterior.npz").chains) == ["part/theta"]
+    found = arviz.from_netcdf(out / "posterior.nc").posterior
+    assert sorted(found) == ["part.theta", "part.theta_"]
+    np.testing.assert_array_equal(found["part.theta"], draws["part.theta"])
+    np.testing.assert_array_equal(found["part.theta_"], draws["part/theta"])
+    assert list(Posterior.load(out / "posterior.npz").chains) == names
 
 
 def test_long_table_is_shortened_on_the_terminal_only(

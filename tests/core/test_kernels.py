@@ -96,9 +96,9 @@ def test_stochastic_svgd_densities(cloud):
         np.asarray(left.position).ravel()
     )
     np.testing.assert_allclose(left.log_forward, expected, rtol=1e-10)
-    behind = jnp.asarray(noise)
-    arrived = kernel.arrive(jnp.asarray(position), jnp.asarray(score), behind)
-    expected = multivariate_normal(mean.ravel(), covariance).logpdf(noise.ravel())
+    behind = noise
+    arrived = kernel.arrive(*(jnp.asarray(x) for x in (position, score, position - behind)))
+    expected = multivariate_normal(mean.ravel(), covariance).logpdf(behind.ravel())
     np.testing.assert_allclose(arrived.log_reverse, expected, rtol=1e-10)
 
 

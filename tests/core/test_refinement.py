@@ -418,6 +418,27 @@ def test_draws_of_interacting_particles_are_systems():
             call(0, BASE, mixture)
 
 
+@pytest.mark.parametrize("number", [1.5, 2.0, True, "2", -1])
+def test_numbers_must_be_integers(number, wrong_types):
+    refinement = plain_refinement(relbo.SGLD(0.1), num_steps=1)
+    for name, call in {
+        "num_steps": lambda: relbo.Refinement(num_steps=number),
+        "num_steps ": lambda: refinement.extended(number),
+        "num_draws": lambda: refinement(0, BASE, mixture, num_draws=number),
+        "num_draws ": lambda: refinement.run(0, BASE, mixture, num_draws=number),
+        "every": lambda: refinement.run(0, BASE, mixture, num_draws=1, every=number),
+    }.items():
+        with pytest.raises(ValueError, match=f"^{name.strip()}: expected an integer of"):
+            call()
+
+
+@pytest.mark.parametrize("number", [float("nan"), True, "1", -1.0])
+def test_caps_must_be_positive_numbers(number, wrong_types):
+    for name in ("max_step_size", "max_score"):
+        with pytest.raises(ValueError, match=f"^{name}: expected a positive number"):
+            relbo.Refinement(relbo.SGLD(0.1), **{name: number})
+
+
 def test_numbers_of_draws_are_checked():
     refinement = plain_refinement(relbo.SGLD(0.1), num_steps=1)
     with pytest.raises(ValueError, match="num_draws: expected an integer of 1 or more, got 0"):

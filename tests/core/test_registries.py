@@ -33,20 +33,20 @@ class TamedLangevin(AbstractOneGradientKernel):
         return True
 
     def init(self, noise, position):
-        return position
+        return jnp.zeros_like(position)
 
     def depart(self, noise, position, score, memory):
-        moved = self._mean(position, score) + jnp.sqrt(2 * self.step_size.value) * noise
-        return Departure(moved, position, self._log_density(noise))
+        move = self._drift(score) + jnp.sqrt(2 * self.step_size.value) * noise
+        return Departure(position + move, move, self._log_density(noise))
 
     def arrive(self, position, score, memory):
-        back = memory - self._mean(position, score)
+        back = -memory - self._drift(score)
         log_reverse = self._log_density(back / jnp.sqrt(2 * self.step_size.value))
-        return Arrival(position, log_reverse)
+        return Arrival(memory, log_reverse)
 
-    def _mean(self, position, score):
+    def _drift(self, score):
         # Bounded by one, and as far as the score for small scores.
-        return position + jnp.tanh(self.step_size.value * score)
+        return jnp.tanh(self.step_size.value * score)
 
     def _log_density(self, noise):
         variance = 2 * self.step_size.value

@@ -1,6 +1,7 @@
 """Training reaches what is known in closed form, and says so if it does not."""
 
 import contextlib
+import math
 import time
 
 import jax
@@ -337,12 +338,19 @@ def test_progress_shows_loss_and_speed(capsys):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"num_iterations": 0}, "num_iterations: expected at least 1, got 0"),
+        ({"num_iterations": 0}, "num_iterations: expected an integer of 1 or more, got 0"),
+        ({"num_iterations": 1.5}, "num_iterations: expected an integer of 1 or more, got 1.5"),
+        (
+            {"num_iterations": True},
+            "num_iterations: expected an integer of 1 or more, got True",
+        ),
         ({"starts": 2}, "starts: expected relbo.Starts, got int"),
         ({"stopping": "early"}, "stopping: expected relbo.Stopping, got str"),
         ({"key": -1}, "key: expected"),
+        ({"key": jr.split(jr.key(0))}, "key: expected one random key"),
         ({"batch_size": 9}, "no argument of the model has 9 rows"),
-        ({"batch_size": 0}, "batch_size: expected at least 1"),
+        ({"batch_size": 2.0}, "batch_size: expected an integer of 1 or more"),
+        ({"batch_size": 0}, "batch_size: expected an integer of 1 or more"),
         ({"optimiser": numpyro.optim.Adam(0.1), "stopping": BACK_OFF}, "optax"),
     ],
 )
@@ -354,11 +362,16 @@ def test_wrong_arguments_are_named(options, words, wrong_types):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Starts(num_seeds=0), "num_seeds: expected at least 1, got 0"),
+        (lambda: Starts(num_seeds=0), "num_seeds: expected an integer of 1 or more, got 0"),
+        (lambda: Starts(num_seeds=2.0), "num_seeds: expected an integer of 1 or more"),
         (lambda: Starts(warm=1), "warm: expected a bool"),
-        (lambda: Stopping(patience=0), "patience: expected at least 1, got 0"),
+        (lambda: Stopping(patience=0), "patience: expected an integer of 1 or more, got 0"),
+        (lambda: Stopping(patience=1.5), "patience: expected an integer of 1 or more"),
         (lambda: Stopping(early=100), "early: expected a bool"),
         (lambda: Stopping(seconds=-1.0), "seconds: expected at least 0"),
+        (lambda: Stopping(seconds=math.nan), "seconds: expected at least 0"),
+        (lambda: Stopping(seconds="60"), "seconds: expected at least 0 or None, got '60'"),
+        (lambda: Stopping(seconds=True), "seconds: expected at least 0"),
         (lambda: Stopping(on_failure="ignore"), "on_failure: expected"),
     ],
 )

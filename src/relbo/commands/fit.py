@@ -191,9 +191,9 @@ def _write(posterior: Posterior, summary: str, directory: Path) -> None:
 
 
 def _write_netcdf(posterior: Posterior, path: Path) -> None:
-    # In NetCDF a slash, which NumPyro's scopes put into names, would begin a group.
+    names = _netcdf_names(list(posterior.chains))
     renamed = Posterior(
-        {name.replace("/", "."): values for name, values in posterior.chains.items()},
+        {names[name]: values for name, values in posterior.chains.items()},
         num_draws=posterior.num_draws,
         sample_stats=posterior.sample_stats,
         num_superchains=posterior.num_superchains,
@@ -203,3 +203,15 @@ def _write_netcdf(posterior: Posterior, path: Path) -> None:
     arrays = [*renamed.chains.values(), *renamed.sample_stats.values()]
     path.write_bytes(bytes(2**20 + sum(2**14 + values.nbytes for values in arrays)))
     renamed.to_arviz().to_netcdf(str(path), engine="h5netcdf")
+
+
+def _netcdf_names(sites: list[str]) -> dict[str, str]:
+    """Replaces slashes, which begin a group in NetCDF, so that all names remain different."""
+    names = {site: site for site in sites if "/" not in site}
+    for site in sites:
+        if "/" in site:
+            name = site.replace("/", ".")
+            while name in names.values():
+                name += "_"
+            names[site] = name
+    return names

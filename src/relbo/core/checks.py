@@ -1,6 +1,7 @@
 """Checks of arguments, with messages that name the argument."""
 
 import operator
+from numbers import Real
 from typing import Any
 
 
@@ -28,11 +29,28 @@ def check_instance(name: str, value: Any, kind: type, example: str) -> None:
 
 def check_positive(name: str, value: Any) -> None:
     """Raises `ValueError` unless `value` is a positive number."""
-    if not value > 0:
+    if not _is_number(value) or not value > 0:
         raise ValueError(f"{name}: expected a positive number, got {value!r}")
 
 
 def check_fraction(name: str, value: Any) -> None:
     """Raises `ValueError` unless `value` is between 0 and 1."""
-    if not 0.0 < value < 1.0:
-        raise ValueError(f"{name}: expected a number between 0 and 1, got {value}")
+    if not _is_number(value) or not 0.0 < value < 1.0:
+        raise ValueError(f"{name}: expected a number between 0 and 1, got {value!r}")
+
+
+def check_seconds(value: Any) -> None:
+    """Raises `ValueError` unless `value` is a time budget: `None`, or at least 0 seconds."""
+    if value is not None and not (_is_number(value) and value >= 0):
+        raise ValueError(f"seconds: expected at least 0 or None, got {value!r}")
+
+
+def check_bool(name: str, value: Any) -> None:
+    """Raises `ValueError` unless `value` is a bool."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name}: expected a bool, got {type(value).__name__} {value!r}")
+
+
+def _is_number(value: Any) -> bool:
+    is_array = getattr(value, "shape", None) == ()
+    return (isinstance(value, Real) or is_array) and not isinstance(value, bool)

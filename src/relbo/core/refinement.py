@@ -140,6 +140,7 @@ class Refinement(eqx.Module):
 
     def extended(self, num_steps: int) -> "Refinement":
         """Returns the same sampler with more steps: the last step size, at temperature 1."""
+        check_integer("num_steps", num_steps, 0)
         if num_steps < self.num_steps:
             raise ValueError(
                 f"num_steps: expected at least the {self.num_steps} trained, got {num_steps}"

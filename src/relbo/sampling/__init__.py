@@ -4,6 +4,7 @@ from relbo.sampling._sample import sample as sample
 from relbo.sampling.diagnostics import effective_sample_size as effective_sample_size
 from relbo.sampling.diagnostics import nested_rhat as nested_rhat
 from relbo.sampling.diagnostics import stuck_chains as stuck_chains
+from relbo.sampling.evidence import LogWeights as LogWeights
 from relbo.sampling.posterior import Check as Check
 from relbo.sampling.posterior import Posterior as Posterior
 from relbo.sampling.posterior import Summary as Summary

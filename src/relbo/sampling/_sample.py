@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from relbo._devices import spread_over
 from relbo._progress import progress_bar
+from relbo.core.checks import check_choice, check_integer, check_seconds
 from relbo.core.random import KeyLike, as_key
 from relbo.gaussian import WhiteningNormal, normal_of_draws
 from relbo.guides.refined_guide import AbstractRefinedGuide
@@ -91,10 +92,13 @@ def sample(
     """
     started = time.monotonic()
     key = as_key(key)
-    num_chains = _checked_num_chains(num_draws, num_chains)
+    check_sample_options(method, num_draws, num_chains, seconds)
+    check_integer("num_evidence_draws", num_evidence_draws, 0)
+    if num_chains is None:
+        num_chains = default_num_chains(num_draws)
     problem = read(model, args, kwargs, params=params)
     source = _GuideSource(guide, params or {}, checked_call(args, kwargs))
-    if _checked_method(method) == "unadjusted":
+    if method == "unadjusted":
         return _sample_unadjusted(key, problem, source, num_draws, num_chains)
     # The rest is for the evidence and for examining the draws.
     deadline = np.inf if seconds is None else started + SAMPLING_SHARE * seconds
@@ -389,23 +393,20 @@ def _seed_words(key: PRNGKeyArray) -> list[int]:
     return [int(word) for word in np.ravel(jr.key_data(key))]
 
 
-def _checked_num_chains(num_draws: int, num_chains: int | None) -> int:
-    if num_draws < 1:
-        raise ValueError(f"num_draws: expected at least 1, got {num_draws}")
-    if num_chains is None:
-        return default_num_chains(num_draws)
-    if num_chains < 4 or num_chains % 2:
-        raise ValueError(f"num_chains: expected an even number of at least 4, got {num_chains}")
-    return num_chains
+def check_sample_options(
+    method: str, num_draws: int, num_chains: int | None, seconds: float | None
+) -> None:
+    """Raises `ValueError` unless the options of `sample` are as its documentation says."""
+    check_choice("method", method, get_args(SamplingMethod))
+    check_integer("num_draws", num_draws, 1)
+    check_seconds(seconds)
+    if num_chains is not None:
+        check_integer("num_chains", num_chains, 4)
+        if num_chains % 2:
+            raise ValueError(f"num_chains: expected an even number, got {num_chains}")
 
 
 def default_num_chains(num_draws: int) -> int:
     """Returns an even divisor of the number of draws near 64, so that no draw is wasted."""
     divisors = [n for n in range(32, 129, 2) if num_draws % n == 0]
     return min(divisors, key=lambda n: abs(np.log(n / 64)), default=64)
-
-
-def _checked_method(method: str) -> str:
-    if method not in get_args(SamplingMethod):
-        raise ValueError(f"method: expected one of {get_args(SamplingMethod)}, got {method!r}")
-    return method

@@ -1,11 +1,9 @@
 """Draws from a posterior, and whether to trust them."""
 
-import json
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-from zipfile import BadZipFile
 
 import jax.random as jr
 import numpy as np
@@ -16,8 +14,7 @@ from relbo.problem.problem import coordinate_names
 from relbo.sampling.diagnostics import convergence, effective_sample_size, stuck_chains
 from relbo.sampling.evidence import LogWeights
 from relbo.sampling.findings import Finding
-
-_FORMAT = "relbo posterior 2"
+from relbo.sampling.posterior_file import SavedPosterior, read_posterior, write_posterior
 
 
 class Check(NamedTuple):
@@ -266,53 +263,21 @@ class Posterior:
         return _from_dict(groups)
 
     def save(self, path: str | Path) -> Path:
-        """Saves the draws and what is needed to judge them in one `.npz` file."""
-        path = Path(path).with_suffix(".npz")
-        header = {
-            "format": _FORMAT,
-            "num_draws": self.num_draws,
-            "num_superchains": self.num_superchains,
-            "step_size": self.step_size,
-            "findings": [list(finding) for finding in self.findings],
-            "seconds": self.seconds,
-        }
-        arrays: dict[str, Any] = {
-            f"chains/{name}": values for name, values in self.chains.items()
-        }
-        arrays |= {f"stats/{name}": values for name, values in self.sample_stats.items()}
-        if self.log_weights is not None:
-            arrays |= {f"weights/{n}": v for n, v in self.log_weights._asdict().items()}
-        # Written to a temporary file and moved, so that a file is never half written.
-        temporary = path.with_suffix(".partial.npz")
-        np.savez_compressed(temporary, header=np.array(json.dumps(header)), **arrays)
-        temporary.replace(path)
-        return path
+        """Saves the draws and what is needed to judge them in one file.
+
+        Args:
+            path: its name; `.npz` is appended if it does not end so.
+
+        Returns:
+            The path of the file.
+        """
+        saved = {name: getattr(self, name) for name in SavedPosterior._fields}
+        return write_posterior(path, SavedPosterior(**saved))
 
     @classmethod
     def load(cls, path: str | Path) -> "Posterior":
         """Loads a saved posterior; it has no model, so `to_arviz` adds no likelihoods."""
-        path = Path(path)
-        try:
-            # Opened here, since NumPy leaves a file open that is not an archive.
-            with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-                arrays = dict(file)
-            header = json.loads(str(arrays.pop("header")))
-        except (OSError, EOFError, ValueError, KeyError, BadZipFile) as error:
-            raise ValueError(f"{path} is not a posterior that relbo saved") from error
-        if header.pop("format", None) != _FORMAT:
-            raise ValueError(f"{path} is not a posterior that this version of relbo can read")
-        group = lambda prefix: {
-            name.removeprefix(prefix): values
-            for name, values in arrays.items()
-            if name.startswith(prefix)
-        }
-        header["findings"] = [Finding(*finding) for finding in header.pop("findings", ())]
-        return cls(
-            group("chains/"),
-            sample_stats=group("stats/"),
-            log_weights=LogWeights(**weights) if (weights := group("weights/")) else None,
-            **header,
-        )
+        return cls(**read_posterior(path)._asdict())
 
     def __repr__(self) -> str:
         sites = ", ".join(f"{n}{list(v.shape[2:])}" for n, v in self.chains.items())

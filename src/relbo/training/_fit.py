@@ -14,6 +14,7 @@ from jaxtyping import PRNGKeyArray
 
 from relbo._devices import spread_over
 from relbo._progress import progress_bar
+from relbo.core.checks import check_integer
 from relbo.core.random import as_key
 from relbo.problem.call import checked_call
 from relbo.problem.traces import Model
@@ -23,7 +24,7 @@ from relbo.training.loop import TrainingLoop
 from relbo.training.program import program_for
 from relbo.training.result import Fit, result_of
 from relbo.training.starts import Starts, warm_values
-from relbo.training.stopping import Stopping, StoppingRule, check_at_least_one
+from relbo.training.stopping import Stopping, StoppingRule
 
 
 def fit(
@@ -157,7 +158,7 @@ def _naming(bad_arguments: list[str]) -> Iterator[None]:
 
 
 def _check_options(num_iterations: int, starts: Any, stopping: Any) -> None:
-    check_at_least_one("num_iterations", num_iterations)
+    check_integer("num_iterations", num_iterations, 1)
     for name, value, kind in (("starts", starts, Starts), ("stopping", stopping, Stopping)):
         if not isinstance(value, kind):
             raise ValueError(

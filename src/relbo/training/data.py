@@ -16,8 +16,9 @@ from jaxtyping import Array, Int, Key, Scalar
 
 from relbo._devices import Spread
 from relbo._devices import rows as rows_over_devices
+from relbo.core.checks import check_integer
 from relbo.problem.call import Call, CallLayout, split_call
-from relbo.training.stopping import CHUNK, check_at_least_one
+from relbo.training.stopping import CHUNK
 
 NUM_PROBES = 64
 """Number of rows that are compared to tell one data set from another."""
@@ -308,7 +309,7 @@ def _dtype(source: Rows) -> np.dtype:
 
 def _common_length(arrays: tuple, batch_size: int) -> int:
     """Returns the number of data points: the leading length that most arrays share."""
-    check_at_least_one("batch_size", batch_size)
+    check_integer("batch_size", batch_size, 1)
     lengths = Counter(x.shape[0] for x in arrays if x.ndim > 0 and x.shape[0] >= batch_size)
     if not lengths:
         raise ValueError(

@@ -16,12 +16,12 @@ from numpyro.infer.autoguide import (
     AutoMultivariateNormal,
 )
 
+from relbo.core.checks import check_bool, check_integer
 from relbo.gaussian import NormalFitter, WhiteningNormal, compiled_evaluate, points_per_step
 from relbo.problem import Problem, read
 from relbo.training.data import TrainingData
 from relbo.training.optimiser import normal_base
 from relbo.training.program import Program
-from relbo.training.stopping import check_at_least_one, check_bool
 from relbo.training.update import InitialValues
 
 NUM_POINTS = 64
@@ -43,7 +43,7 @@ class Starts:
     warm: bool = True
 
     def __post_init__(self) -> None:
-        check_at_least_one("num_seeds", self.num_seeds)
+        check_integer("num_seeds", self.num_seeds, 1)
         check_bool("warm", self.warm)
 
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float
 
+from relbo.core.checks import check_bool, check_integer, check_seconds
 from relbo.training.optimiser import RATES
 
 CHUNK = 100
@@ -49,23 +50,12 @@ class Stopping:
 
     def __post_init__(self) -> None:
         check_bool("early", self.early)
-        check_at_least_one("patience", self.patience)
-        if self.seconds is not None and not self.seconds >= 0:
-            raise ValueError(f"seconds: expected at least 0 or None, got {self.seconds}")
+        check_integer("patience", self.patience, 1)
+        check_seconds(self.seconds)
         if self.on_failure not in ("stop", "back off"):
             raise ValueError(
                 f'on_failure: expected "stop" or "back off", got {self.on_failure!r}'
             )
-
-
-def check_at_least_one(name: str, value: Any) -> None:
-    if value < 1:
-        raise ValueError(f"{name}: expected at least 1, got {value}")
-
-
-def check_bool(name: str, value: Any) -> None:
-    if not isinstance(value, bool):
-        raise ValueError(f"{name}: expected a bool, got {type(value).__name__} {value!r}")
 
 
 @dataclass

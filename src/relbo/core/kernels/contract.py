@@ -40,6 +40,13 @@ class AbstractKernel(eqx.Module):
     function: it never computes a gradient of the log density, draws no random numbers, and does
     not know about annealing, accounts or differentiation modes.
 
+    A kernel with noise charges for the reverse of its move *before* rounding: it remembers the
+    displacement, or the momentum, instead of where the step began. Adding a displacement and
+    rounding maps the grid of floating-point numbers one-to-one onto itself (up to ties and to
+    changes of the exponent), so a bound stays a bound where steps are too small for the
+    precision. The difference of two rounded positions would say that such steps were never
+    taken, after their noise has been charged.
+
     Positions are vectors `[d]`, or `[k, d]` for kernels whose particles interact; pytrees are
     ravelled before and unravelled after.
     """

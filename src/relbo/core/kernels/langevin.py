@@ -60,18 +60,16 @@ class SGLD(AbstractOneGradientKernel):
         return True
 
     def init(self, noise: Position, position: Position) -> PyTree:
-        return position
+        return jnp.zeros_like(position)  # the last move
 
     def depart(
         self, noise: Position, position: Position, score: Position, memory: PyTree
     ) -> Departure:
-        moved, log_forward = langevin_move(noise, position, score, self.step_size.value)
-        return Departure(moved, position, log_forward)
+        move, log_forward = langevin_move(noise, score, self.step_size.value)
+        return Departure(position + move, move, log_forward)
 
     def arrive(self, position: Position, score: Position, memory: PyTree) -> Arrival:
-        return Arrival(
-            position, langevin_density(memory, position, score, self.step_size.value)
-        )
+        return Arrival(memory, langevin_density(-memory, score, self.step_size.value))
 
 
 class PSGLD(AbstractOneGradientKernel):
@@ -130,8 +128,9 @@ class PSGLD(AbstractOneGradientKernel):
         return self.decay is None
 
     def init(self, noise: Position, position: Position) -> PyTree:
-        # The running mean, the number of gradients in it, and the previous point.
-        return jnp.zeros_like(position), jnp.zeros((), position.dtype), position
+        # The running mean, the number of gradients in it, and the last move.
+        nowhere = jnp.zeros_like(position)
+        return nowhere, jnp.zeros((), position.dtype), nowhere
 
     def depart(
         self, noise: Position, position: Position, score: Position, memory: PyTree
@@ -142,16 +141,15 @@ class PSGLD(AbstractOneGradientKernel):
             average = decay * average + (1 - decay) * jnp.square(score)
             seen = decay * seen + (1 - decay)
         step_size = self.step_size.value * self._metric(score, average, seen)
-        moved, log_forward = langevin_move(noise, position, score, step_size)
-        return Departure(moved, (average, seen, position), log_forward)
+        move, log_forward = langevin_move(noise, score, step_size)
+        return Departure(position + move, (average, seen, move), log_forward)
 
     def arrive(self, position: Position, score: Position, memory: PyTree) -> Arrival:
-        average, seen, behind = memory
+        average, seen, move = memory
         if not self.reversible:
-            return Arrival((average, seen, position), jnp.zeros((), position.dtype))
+            return Arrival(memory, jnp.zeros((), position.dtype))
         step_size = self.step_size.value * self._metric(score, average, seen)
-        log_reverse = langevin_density(behind, position, score, step_size)
-        return Arrival((average, seen, position), log_reverse)
+        return Arrival(memory, langevin_density(-move, score, step_size))
 
     def _metric(
         self, score: Position, average: Position, seen: Scalar
@@ -165,16 +163,16 @@ class PSGLD(AbstractOneGradientKernel):
 
 
 def langevin_move(
-    noise: Position, position: Position, score: Position, step_size: Array
+    noise: Position, score: Position, step_size: Array
 ) -> tuple[Position, Scalar]:
-    """Returns z' ~ N(z + eta g, covariance 2 eta) from noise, and its log density."""
-    moved = position + step_size * score + jnp.sqrt(2 * step_size) * noise
-    return moved, _normal_logdensity(noise, 2 * step_size)
+    """Returns a displacement ~ N(eta g, covariance 2 eta) from noise, and its log density."""
+    move = step_size * score + jnp.sqrt(2 * step_size) * noise
+    return move, _normal_logdensity(noise, 2 * step_size)
 
 
-def langevin_density(to: Position, at: Position, score: Position, step_size: Array) -> Scalar:
-    """Returns the log density of the Langevin move from `at`, with the score there, to `to`."""
-    noise = (to - at - step_size * score) / jnp.sqrt(2 * step_size)
+def langevin_density(move: Position, score: Position, step_size: Array) -> Scalar:
+    """Returns the log density of a Langevin displacement from where the score is `score`."""
+    noise = (move - step_size * score) / jnp.sqrt(2 * step_size)
     return _normal_logdensity(noise, 2 * step_size)
 
 

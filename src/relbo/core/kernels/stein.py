@@ -72,29 +72,30 @@ class SGLDR(AbstractOneGradientKernel):
         return True
 
     def init(self, noise: Position, position: Position) -> PyTree:
-        return position
+        return jnp.zeros_like(position)  # the last move
 
     def depart(
         self, noise: Position, position: Position, score: Position, memory: PyTree
     ) -> Departure:
         mean, root = self._move(position, score)
         variance = self._variance(position)
-        moved = mean + jnp.sqrt(variance) * (root @ noise)
-        return Departure(moved, position, _correlated_logdensity(noise, root, variance))
+        move = mean + jnp.sqrt(variance) * (root @ noise)
+        log_forward = _correlated_logdensity(noise, root, variance)
+        return Departure(position + move, move, log_forward)
 
     def arrive(self, position: Position, score: Position, memory: PyTree) -> Arrival:
         mean, root = self._move(position, score)
         variance = self._variance(position)
-        standardised = (memory - mean) / jnp.sqrt(variance)
+        standardised = (-memory - mean) / jnp.sqrt(variance)
         noise = jax.scipy.linalg.solve_triangular(root, standardised, lower=True)
-        return Arrival(position, _correlated_logdensity(noise, root, variance))
+        return Arrival(memory, _correlated_logdensity(noise, root, variance))
 
     def _move(
         self, position: Position, score: Position
     ) -> tuple[Float[Array, "k d"], Float[Array, "k k"]]:
-        """Returns the mean of a step and a root of its correlation across particles."""
+        """Returns the mean of a move and a root of its correlation across particles."""
         gram, gram_grad = rbf(position, self.bandwidth)
-        mean = position + self.step_size.value * stein_drift(gram, gram_grad, score)
+        mean = self.step_size.value * stein_drift(gram, gram_grad, score)
         # Particles at the same point make the matrix singular. The jitter is part of the
         # kernel's definition, forwards and backwards, so a bound stays a bound.
         jitter = 1e-4 * jnp.eye(gram.shape[0], dtype=gram.dtype)
