@@ -43,13 +43,13 @@ def x64():
 
 @pytest.fixture
 def compilations():
-    """Lists what JAX has lowered or compiled since."""
+    """Lists the functions that JAX has lowered or compiled since."""
     found, is_on = [], True
 
-    def listen(event, *_, **__):
+    def listen(event, *_, fun_name="", **__):
         is_trace = event.endswith("trace_duration")
         if is_on and event.startswith("/jax/core/compile/") and not is_trace:
-            found.append(event)
+            found.append(fun_name)
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     yield found

@@ -314,7 +314,8 @@ def test_parallel_fits_equal_sequential_fits(tiny_run, monkeypatch, tmp_path):
     _, in_turn = tiny_run(vae_mnist, "sound", **asked)
     is_number = lambda record: "seconds" not in record.metric
     find = lambda records: {(r.row, r.metric): r.value for r in records if is_number(r)}
-    assert find(together) == pytest.approx(find(in_turn), rel=1e-4)
+    # One record is a difference of numbers near -542, which float32 stores to 6e-5.
+    assert find(together) == pytest.approx(find(in_turn), rel=1e-4, abs=2e-4)
     # A row that is not requested now stays in the table.
     _, resumed = tiny_run(vae_mnist, "sound", resume=True, only=("VAE",), num_seeds=2)
     assert find(resumed) == pytest.approx(find(in_turn), rel=1e-6)
