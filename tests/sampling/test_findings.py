@@ -10,12 +10,14 @@ import pytest
 from numpyro.distributions import constraints
 
 import relbo
+from relbo.sampling.diagnostics import tail_index
 from relbo.sampling.findings import (
     Finding,
     UnconstrainedChains,
     findings_of_chains,
     findings_of_edges,
     findings_of_rounds,
+    findings_of_tails,
 )
 from relbo.sampling.posterior import Posterior
 
@@ -270,3 +272,24 @@ def test_findings_decide_and_are_never_dropped(tmp_path):
     loaded = Posterior.load(posterior([remark, reason]).save(tmp_path / "run"))
     assert loaded.findings == (remark, reason)
     assert loaded.check() == check
+
+
+def test_heavy_tails_are_mentioned_and_light_ones_are_not():
+    rng = np.random.default_rng(0)
+    draws = {
+        "cauchy": rng.standard_cauchy((40, 100)),
+        "normal": rng.normal(size=(40, 100)),
+        "exponential": rng.exponential(size=(40, 100)),
+    }
+    (finding,) = findings_of_tails(draws)
+    assert not finding.is_fatal
+    assert finding.text.startswith("The tails of cauchy are heavy")
+    assert "variance" in finding.text
+
+
+@pytest.mark.parametrize("degrees", [1.0, 2.0, 4.0])
+def test_tail_index_is_one_over_the_degrees_of_freedom(degrees):
+    draws = np.random.default_rng(1).standard_t(degrees, size=(100_000, 1))
+    # The standard error of Hill's estimator with m draws is k / sqrt(m).
+    error = 1 / degrees / (3 * 100_000**0.5) ** 0.5
+    assert abs(tail_index(draws)[0] - 1 / degrees) < 4 * error + 0.05

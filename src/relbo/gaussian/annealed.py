@@ -8,6 +8,7 @@ from relbo.gaussian.evaluation import Evaluate, WhiteEvaluation
 from relbo.gaussian.whitening import WhiteningNormal
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def annealed_draws(
     rng: np.random.Generator,
     evaluate: Evaluate,
@@ -41,6 +42,7 @@ def annealed_draws(
     return normal.push(here.white), np.where(np.isnan(log_weight), -np.inf, log_weight)
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def reversed_log_weights(
     rng: np.random.Generator,
     evaluate: Evaluate,

@@ -27,6 +27,7 @@ from relbo.sampling.findings import (
     findings_of_chains,
     findings_of_edges,
     findings_of_rounds,
+    findings_of_tails,
 )
 from relbo.sampling.modes import Mode, are_separate, combine, nearest_mode, total_weights
 from relbo.sampling.posterior import Posterior
@@ -121,6 +122,7 @@ def sample(
         values = _constrain(problem, chains.draws)
         latent = {site.name: values[site.name] for site in problem.sites}
         findings += findings_of_edges(latent, chains.logdensity.T)
+        findings += findings_of_tails(latent)
         clock.lap("constrain")
     return Posterior(
         values,

@@ -146,6 +146,18 @@ def drift(
     return _effect_and_errors(change, draws.std((0, 1)))
 
 
+def tail_index(draws: Float[np.ndarray, "n d"]) -> Float[np.ndarray, " d"]:
+    """Estimates how heavy the tails are, by Hill's estimator on distances from the median.
+
+    A distribution with index k has moments below order 1 / k: above 0.5 there is no variance,
+    and above 1 no mean.
+    """
+    distances = np.sort(np.abs(draws - np.median(draws, 0)), 0)
+    number = int(min(0.05 * len(draws), 3 * len(draws) ** 0.5))
+    top = np.maximum(distances[-number - 1 :], np.finfo(float).tiny)
+    return np.mean(np.log(top[1:]) - np.log(top[0]), 0)
+
+
 class SteinErrors(NamedTuple):
     """How far averages of a score are from what they are under its density."""
 

@@ -11,7 +11,7 @@ PATH_LENGTHS = (8, 32, 128)
 """Numbers of annealed steps that are tried until both ends meet."""
 MAX_GAP = 0.1
 """The largest distance of the two ends that counts as meeting."""
-FREE_EVALUATIONS = 600
+FREE_EVALUATIONS = 700
 """Evaluations of all chains that weighing may take, whatever sampling took."""
 
 
@@ -40,7 +40,9 @@ class LogWeights(NamedTuple):
     def has_met(self) -> bool:
         """Whether the two estimates agree."""
         (lower, below), (upper, above) = self.lower, self.upper
-        return bool(abs(upper - lower) < MAX_GAP + 2 * np.hypot(below, above) and below < 0.1)
+        if max(below, above) > MAX_GAP:
+            return False
+        return bool(abs(upper - lower) < MAX_GAP + 2 * np.hypot(below, above))
 
 
 def weigh(

@@ -6,7 +6,14 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from relbo.sampling.diagnostics import chain_spread, drift, stein_errors, stuck_chains
+from relbo.sampling.diagnostics import (
+    MAX_RANKED,
+    chain_spread,
+    drift,
+    stein_errors,
+    stuck_chains,
+    tail_index,
+)
 
 MAX_ERRORS = 5.0
 """Standard errors beyond which an identity counts as violated."""
@@ -20,6 +27,9 @@ MAX_CHAIN_SPREAD = 0.25
 """The variance between chains over that within them: four autocorrelation times each."""
 
 
+MIN_TAIL_DRAWS = 400
+HEAVY_TAIL = 0.6
+"""A tail index above which a variance may not exist; estimates have an error of about 0.1."""
 MAX_SHARE_AT_EDGE = 0.002
 """The largest share of draws that may be rounded to an edge."""
 
@@ -77,7 +87,9 @@ def _of_precision(
     spread = chains.draws.std((0, 1))
     steps = resolution * np.abs(chains.draws).max((0, 1)) / np.maximum(spread, 1e-300)
     worst = int(np.argmax(steps))
-    remedy = "Enable float64 (numpyro.enable_x64()), or centre and scale the data."
+    is_single = resolution > 1e-10
+    remedy = "Enable float64 (numpyro.enable_x64()), or centre" if is_single else "Centre"
+    remedy += " and scale the data."
     if steps[worst] > 0.02:
         found.append(
             Finding(
@@ -130,12 +142,35 @@ def findings_of_edges(
                 found.append(
                     Finding(
                         f"{share:.1%} of the draws of {site} are rounded to {edge[worst]:.6g}, "
-                        "the edge of its support. Enable float64 (numpyro.enable_x64()), or "
-                        "model its logarithm.",
+                        "the edge of its support. Use float64, or model its logarithm.",
                         kind="precision",
                     )
                 )
                 break
+    return found
+
+
+def findings_of_tails(values: Mapping[str, np.ndarray]) -> list[Finding]:
+    """Looks for draws whose mean or variance may not exist.
+
+    Args:
+        values: constrained draws of the latent sites, `[chains, draws, ...]`.
+    """
+    found = []
+    for site, draws in values.items():
+        flat = draws.reshape(draws.shape[0] * draws.shape[1], -1).astype(float)
+        if len(flat) < MIN_TAIL_DRAWS or flat.shape[1] > MAX_RANKED:
+            continue
+        index = float(np.max(tail_index(flat)))
+        if index > HEAVY_TAIL:
+            missing = "mean and variance" if index > 1.0 else "variance"
+            found.append(
+                Finding(
+                    f"The tails of {site} are heavy (index {index:.2f}): its {missing} may not "
+                    "exist or converge slowly. Report quantiles.",
+                    is_fatal=False,
+                )
+            )
     return found
 
 
@@ -179,8 +214,9 @@ def _of_identities(chains: UnconstrainedChains, names: list[str]) -> list[Findin
             found.append(
                 Finding(
                     f"The draws do not fit the density at {names[worst]}: {says} (off by "
-                    f"{effect[worst]:+.2g}, {bad[worst]:.0f} standard errors). Check that the "
-                    "prior is proper, and look for narrow places or jumps in the density."
+                    f"{effect[worst]:+.2g}, {min(bad[worst], 1e3):.0f} standard errors). Check "
+                    "that the prior is proper, and look for narrow places or jumps in the "
+                    "density."
                 )
             )
             break

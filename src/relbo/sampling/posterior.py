@@ -38,7 +38,9 @@ class Check(NamedTuple):
     """What is wrong and what to try, in plain words."""
 
     def __str__(self) -> str:
-        verdict = "Trust it." if self.trustworthy else "Do not trust it yet."
+        verdict = (
+            "Trust it, for the modes found." if self.trustworthy else "Do not trust it yet."
+        )
         numbers = [
             f"R-hat {self.rhat:.3f} (worst: {self.worst_site})",
             f"effective draws {self.ess:.0f}",
@@ -221,12 +223,13 @@ class Posterior:
             and not any(finding.is_fatal for finding in self.findings)
         )
         advice = [*self.notes, *advice]
-        is_known = weights is not None and weights.has_met and (pareto_k or 0.0) <= 0.7
-        if weights is not None and not is_known:
+        has_met = weights is not None and weights.has_met and (pareto_k or 0.0) <= 0.7
+        is_known = has_met and trustworthy
+        if weights is not None and not has_met:
             advice.append(
                 f"The evidence is uncertain: {weights.lower[0]:.2f} from below and "
                 f"{weights.upper[0]:.2f} from above (Pareto k {pareto_k:.2f}). Estimate it "
-                "with relbo.evaluate.log_evidence. The draws are unaffected."
+                "with relbo.evaluate.log_evidence; this says nothing about the draws."
             )
         return Check(
             trustworthy,
