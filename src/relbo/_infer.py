@@ -34,8 +34,10 @@ def infer(
 
     By default the guide is a normal fitted by natural gradients, which takes a few dozen
     evaluations whatever the scales of the parameters. Many chains start from it, in its
-    whitened coordinates, and share their adaptation until they converge; eight annealed steps
-    from the normal give the evidence.
+    whitened coordinates, and share their adaptation until they converge. Where the scale of a
+    parameter depends on others, as in a funnel, the coordinates learn that. Separate modes are
+    sampled one by one and weighed. Annealed paths from the normal to the draws and back enclose
+    the evidence. If float32 is too coarse for the posterior, it is inferred again in float64.
 
     Args:
         key: a random key, or an integer seed.
@@ -49,8 +51,6 @@ def infer(
         seconds: time budget in seconds; half of it is for training a guide.
         mesh: the devices to run on; see `fit` and `sample`.
         progress: whether to show a progress bar.
-
-    If float32 turns out to be too coarse for the posterior, it is inferred again in float64.
 
     Returns:
         A `Posterior`; its `check()` says whether to trust it.

@@ -93,7 +93,7 @@ class Ensemble:
         self.rng, self.problem, self.num_chains = rng, problem, num_chains
         self._placed_problem = placed(spread, problem)
         self._spread = spread
-        self.method = METHODS[method]
+        self.method = self._first_method = METHODS[method]
         self.num_superchains = _num_superchains(num_chains)
         self.normal = narrow_normal(np.zeros(problem.size))
         self.modes = [self.normal]
@@ -140,7 +140,7 @@ class Ensemble:
 
     def start_in(self, mode: WhiteningNormal) -> None:
         """Starts all chains in one mode."""
-        self.modes, self.normal = [mode], mode
+        self.modes, self.normal, self.method = [mode], mode, self._first_method
         self._log_step = np.log(0.9 * self.problem.size**-0.25)
         self.disperse()
 
