@@ -21,7 +21,7 @@ def evaluator(logdensity, size):
 def starts_of(logdensity, size, seed, start=None):
     rng = np.random.default_rng(seed)
     start = np.zeros(size) if start is None else start
-    return distinct_starts(rng, evaluator(logdensity, size), start, POINTS, True)
+    return distinct_starts(rng, evaluator(logdensity, size), start, POINTS, True).points
 
 
 def two_normals(distance):
@@ -126,3 +126,13 @@ def test_no_more_starts_than_allowed():
     grid = 8.0 * jnp.stack(jnp.meshgrid(*2 * [jnp.arange(-1.0, 2.0)]), -1).reshape(-1, 2)
     logdensity = lambda z: jax.nn.logsumexp(-0.5 * jnp.sum((z[None] - grid) ** 2, 1))
     assert 4 < len(starts_of(logdensity, 2, 0)) <= MAX_STARTS + 1
+
+
+def test_more_basins_than_can_be_followed_are_noticed():
+    two = lambda z: -2.0 * (z[0] ** 2 - 4.0) ** 2 - 0.5 * jnp.sum(z[1:] ** 2)
+    many = lambda z: -2.0 * jnp.sum((z**2 - 4.0) ** 2)
+    for logdensity, is_complete in ((two, True), (many, False)):
+        found = distinct_starts(
+            np.random.default_rng(0), evaluator(logdensity, 5), np.zeros(5), POINTS, True
+        )
+        assert found.is_complete is is_complete

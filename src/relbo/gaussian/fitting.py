@@ -33,6 +33,8 @@ class NormalFit(NamedTuple):
     modes: list[WhiteningNormal]
     converged: bool
     """Whether the fit of the first one converged."""
+    is_complete: bool
+    """Whether every basin that was seen was followed."""
 
 
 class FitState(NamedTuple):
@@ -75,24 +77,17 @@ class NormalFitter:
         self._num_points, self._batch_size = num_points, batch_size
         self._report, self._is_late = report, is_late
 
-    def fit(
-        self, start: Float[np.ndarray, " d"] | None = None, *, look_for_modes: bool = True
-    ) -> NormalFit:
+    def fit(self, start: Float[np.ndarray, " d"] | None = None) -> NormalFit:
         """Fits from several points, one in each basin of the density.
 
         Args:
             start: the first of the points; by default zero in unconstrained space.
-            look_for_modes: whether to start from other points too.
         """
-        starts = [np.zeros(self._size) if start is None else start]
-        if look_for_modes:
-            starts = distinct_starts(
-                self._rng,
-                self._evaluate,
-                starts[0],
-                self._batch_size,
-                self._size <= DENSE_LIMIT,
-            )
+        first = np.zeros(self._size) if start is None else start
+        is_dense = self._size <= DENSE_LIMIT
+        starts, is_complete = distinct_starts(
+            self._rng, self._evaluate, first, self._batch_size, is_dense
+        )
         fits = [self._until_converged(self._first_step(starts[0]), PATIENCE)]
         for other in starts[1:]:
             if not self._is_late():
@@ -106,7 +101,7 @@ class NormalFitter:
             if fit.elbo > best.elbo + MIN_LOG_MASS and _is_apart(fit.before, modes):
                 modes.append(fit.before)
         self._report("fit", 1.0)
-        return NormalFit(modes, converged)
+        return NormalFit(modes, converged, is_complete)
 
     def _until_converged(self, fit: FitState, patience: int) -> FitState:
         """Steps until they are short, or the ELBO has not grown for a while."""

@@ -1,5 +1,7 @@
 """Starting points in different basins of a density, found by climbing from many points."""
 
+from typing import NamedTuple
+
 import numpy as np
 from jaxtyping import Float
 
@@ -7,8 +9,8 @@ from relbo.gaussian.evaluation import Evaluate
 from relbo.gaussian.whitening import WhiteningNormal
 
 NUM_CLIMBING_STEPS = 50
-SMALL, NUM_BATCHES = 20, 2
-"""The largest dimension in which several batches of points climb, and how many."""
+NUM_BATCHES = {3: 6, 20: 2}
+"""How many batches of points climb, by the largest dimension; one beyond."""
 MAX_CANDIDATES = 12
 """The largest number of summits that are compared."""
 MAX_STARTS = 6
@@ -19,14 +21,22 @@ NUM_BETWEEN = 15
 """Points at which the density between two summits is evaluated."""
 
 
+class DistinctStarts(NamedTuple):
+    """Starting points in different basins."""
+
+    points: list[Float[np.ndarray, " d"]]
+    is_complete: bool
+    """Whether all basins that were seen have one."""
+
+
 def distinct_starts(
     rng: np.random.Generator,
     evaluate: Evaluate,
     start: Float[np.ndarray, " d"],
     num_points: int,
     is_dense: bool,
-) -> list[Float[np.ndarray, " d"]]:
-    """Climbs from many points at once, and returns one point for each basin.
+) -> DistinctStarts:
+    """Climbs from many points at once, and finds one point for each basin.
 
     Args:
         rng: chooses the points.
@@ -37,7 +47,7 @@ def distinct_starts(
     """
     size = len(start)
     plain = WhiteningNormal(np.zeros(size), np.eye(size) if is_dense else np.ones(size))
-    number = num_points * (NUM_BATCHES if size <= SMALL else 1)
+    number = num_points * next((n for d, n in NUM_BATCHES.items() if size <= d), 1)
     points = rng.uniform(-2.0, 2.0, (number, size))
     # Every other one from further away: modes may lie outside of the box.
     points[::2] *= 5.0
@@ -46,16 +56,18 @@ def distinct_starts(
     best = np.argsort(-heights)
     # Lower ones have no mass, unless they are wider by orders of magnitude everywhere.
     high = heights[best] > heights[best[0]] - 20.0 - 3.0 * size
-    best = _without_copies(summits, best[high])[:MAX_CANDIDATES]
+    best = _without_copies(summits, best[high])
+    dip = lambda one, other: _dip(
+        evaluate, plain, num_points, summits[[one, other]], heights[[one, other]]
+    )
     leaders: list[int] = []
-    for one in best:
-        between = (
-            _dip(evaluate, plain, num_points, summits[[one, other]], heights[[one, other]])
-            for other in leaders
-        )
-        if len(leaders) < MAX_STARTS and all(dip > MIN_DIP for dip in between):
-            leaders.append(int(one))
-    return [start, *(summits[k] for k in leaders if k != 0)]
+    for one in best[:MAX_CANDIDATES]:
+        if all(dip(one, other) > MIN_DIP for other in leaders):
+            leaders.append(one)
+    is_complete = len(best) <= MAX_CANDIDATES and len(leaders) <= MAX_STARTS
+    # The start stands for the summit that it climbed.
+    others = [one for one in leaders[:MAX_STARTS] if not _is_near(summits[one], summits[0])]
+    return DistinctStarts([start, *summits[others]], is_complete)
 
 
 def _climb(
@@ -84,13 +96,14 @@ def _without_copies(summits: Float[np.ndarray, "n d"], order: np.ndarray) -> lis
     """Drops points next to a better one."""
     kept: list[int] = []
     for one in order:
-        near = (
-            np.max(np.abs(summits[one] - summits[other]) / (1 + np.abs(summits[other]))) < 0.05
-            for other in kept
-        )
+        near = (_is_near(summits[one], summits[other]) for other in kept)
         if not any(near):
             kept.append(int(one))
     return kept
+
+
+def _is_near(one: Float[np.ndarray, " d"], other: Float[np.ndarray, " d"]) -> bool:
+    return bool(np.max(np.abs(one - other) / (1 + np.abs(other))) < 0.05)
 
 
 def _dip(

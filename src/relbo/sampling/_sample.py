@@ -185,6 +185,13 @@ def _run_modes(
         clock.lap("weigh")
         modes.append(Mode(normal, chains, weights, [*findings, *seen]))
     chains, found = combine(ensemble.rng, modes)
+    if not ensemble.has_all_modes:
+        found.append(
+            Finding(
+                "There are more separate modes than were followed. Order or fix what can be "
+                "exchanged, or sum it out."
+            )
+        )
     return _Run(chains, found, total_weights(modes) if num_evidence_draws else None)
 
 
@@ -355,7 +362,9 @@ def _sample_until_good(ensemble: Ensemble, num_draws: int) -> tuple[ChainDraws, 
         else:
             before = chains
             ensemble.rewhiten(chains)
-            if not agrees or effective < 0.1 * wanted:
+            # A neck may be cut off at a depth that depends on the step: compare with smaller.
+            is_first_comparison = turn == 0 and ensemble.has_narrow_places
+            if not agrees or effective < 0.1 * wanted or is_first_comparison:
                 ensemble.method = ensemble.method.with_smaller_steps()
             ensemble.tune_step()
             chains = ensemble.sample(longer)

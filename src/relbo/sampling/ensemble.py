@@ -97,6 +97,7 @@ class Ensemble:
         self.num_superchains = _num_superchains(num_chains)
         self.normal = narrow_normal(np.zeros(problem.size))
         self.modes = [self.normal]
+        self.has_all_modes = True
         self._dtype = np.dtype(jnp.result_type(float))
         self._log_step = np.log(0.9 * problem.size**-0.25)
         self._state: ChainState | None = None
@@ -123,7 +124,7 @@ class Ensemble:
             report=self._report,
             is_late=self.is_late,
         )
-        self.modes, converged = fitter.fit(start)
+        self.modes, converged, self.has_all_modes = fitter.fit(start)
         self.normal = self.modes[0]
         return converged
 
