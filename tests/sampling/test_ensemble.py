@@ -121,8 +121,8 @@ def test_noise_is_never_used_twice(chains, x64):
     chains.normal = whitening(chains, np.zeros(3), 0.1 * np.eye(3))
     chains._log_step = np.log(0.1)
     chains._begin(np.zeros((CHAINS, 3)))
-    chains._advance(ensemble.CHUNK)
-    assert chains._noise(False).momentum.shape[0] == ensemble.CHUNK + 1
+    chains._advance(chains._chunk)
+    assert chains._noise(False).momentum.shape[0] == chains._chunk + 1
 
 
 def test_one_program_for_all_data_of_a_shape(x64):

@@ -165,9 +165,10 @@ def test_a_chain_that_starts_nowhere_does_not_spoil_the_rest():
 
 
 def test_the_chains_divide_the_draws_where_they_can():
-    assert default_num_chains(4000) == 80
-    assert default_num_chains(6400) == 64
-    assert default_num_chains(1009) == 64
+    assert default_num_chains(4000, 10) == 80
+    assert default_num_chains(6400, 10) == 64
+    assert default_num_chains(1009, 10) == 64
+    assert default_num_chains(4000, 5000) == 32
 
 
 def test_any_number_of_draws_comes_out():

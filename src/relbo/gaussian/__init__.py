@@ -12,6 +12,8 @@ from relbo.gaussian.evaluation import WhiteningMap as WhiteningMap
 from relbo.gaussian.evaluation import compiled_evaluate as compiled_evaluate
 from relbo.gaussian.evaluation import evaluate_white as evaluate_white
 from relbo.gaussian.evaluation import whitening_map as whitening_map
+from relbo.gaussian.factors import LowRankFactor as LowRankFactor
+from relbo.gaussian.fisher import normal_of_draws as normal_of_draws
 from relbo.gaussian.fitting import DENSE_LIMIT as DENSE_LIMIT
 from relbo.gaussian.fitting import FitState as FitState
 from relbo.gaussian.fitting import NormalFitter as NormalFitter
@@ -19,7 +21,6 @@ from relbo.gaussian.fitting import Report as Report
 from relbo.gaussian.fitting import fit_step as fit_step
 from relbo.gaussian.fitting import narrow_normal as narrow_normal
 from relbo.gaussian.fitting import points_per_step as points_per_step
-from relbo.gaussian.moments import normal_of_draws as normal_of_draws
 from relbo.gaussian.moments import whitening_of_draws as whitening_of_draws
 from relbo.gaussian.whitening import Dependence as Dependence
 from relbo.gaussian.whitening import WhiteningNormal as WhiteningNormal

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Scalar
 
+from relbo.gaussian.factors import JaxFactor, times
 from relbo.gaussian.whitening import Dependence, WhiteningNormal
 from relbo.problem import Problem
 
@@ -32,7 +33,7 @@ class WhiteningMap(NamedTuple):
     """A `WhiteningNormal` as an argument of a compiled program."""
 
     loc: Float[Array, " d"]
-    factor: Float[Array, "d d"] | Float[Array, " d"]
+    factor: JaxFactor
     dependence: Dependence | None
     """`None` compiles faster."""
 
@@ -44,7 +45,7 @@ def whitening_map(normal: WhiteningNormal, dtype: np.dtype) -> WhiteningMap:
     if dependence is not None:
         parents = np.asarray(dependence.parents, np.int32)
         dependence = Dependence(parents, *map(reals, dependence[1:]))
-    loc, factor = map(reals, normal[:2])
+    loc, factor = jax.tree.map(reals, normal[:2])
     return WhiteningMap(loc, factor, dependence)  # type: ignore[arg-type]
 
 
@@ -61,8 +62,7 @@ def evaluate_white(
 
     def logdensity(white: Float[Array, " d"]) -> Scalar:
         bent, log_det = (white, 0.0) if dependence is None else dependence.bend(white)
-        moved = factor @ bent if factor.ndim == 2 else factor * bent
-        return problem.logdensity(loc + moved) + log_det
+        return problem.logdensity(loc + times(factor, bent)) + log_det
 
     values, scores = jax.vmap(jax.value_and_grad(logdensity))(white)
     return jnp.where(jnp.isnan(values), -jnp.inf, values), scores

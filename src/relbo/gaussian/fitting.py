@@ -13,7 +13,7 @@ from relbo.gaussian.whitening import WhiteningNormal
 DENSE_LIMIT = 200
 """The largest dimension in which all correlations are learned."""
 
-PATIENCE = 15
+PATIENCE = 8
 """Steps without a clear gain after which a fit hands over to the chains."""
 MIN_LOG_MASS = -7.0
 """Modes are kept whose ELBO is not lower than that of the best by more than this."""
@@ -91,10 +91,10 @@ class NormalFitter:
         fits = [self._until_converged(self._first_step(starts[0]), PATIENCE)]
         for other in starts[1:]:
             if not self._is_late():
-                fits.append(self._until_converged(self._first_step(other), PATIENCE // 3))
+                fits.append(self._until_converged(self._first_step(other), PATIENCE // 2))
         best, *others = sorted(fits, key=lambda fit: -fit.elbo)
         converged = best.shift < CONVERGED
-        for rate in np.geomspace(0.7, 0.1, 12):
+        for rate in np.geomspace(0.7, 0.1, 8):
             best = self._step(best, float(rate))
         modes = [best.before]
         for fit in others:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from relbo.gaussian.fisher import distance_from_white, low_rank_normal, normal_of_draws
 from relbo.gaussian.whitening import (
     MAX_PARENTS,
     Dependence,
@@ -20,28 +21,8 @@ SMALLEST_SLOPE = 0.25
 standard deviations of parent and child."""
 MAX_DRAWS = 4096
 """The largest number of draws that is looked at."""
-MAX_DENSE_CANDIDATES = 1000
+MAX_CANDIDATES = 1000
 """The largest number of coordinates in which parents are looked for."""
-
-
-def normal_of_draws(
-    normal: WhiteningNormal, white: Float[np.ndarray, "n d"]
-) -> tuple[WhiteningNormal, float]:
-    """Returns the normal with the moments of draws, and its distance from the present one."""
-    number, size = white.shape
-    mean = np.mean(white, 0)
-    # The number of draws that the present normal counts for.
-    prior = 5.0 + 0.1 * size
-    if normal.is_dense:
-        centred = white - mean
-        covariance = (centred.T @ centred + prior * np.eye(size)) / (number + prior)
-        by = np.linalg.cholesky(covariance)
-        variances = np.diagonal(covariance)
-    else:
-        variances = (np.sum((white - mean) ** 2, 0) + prior) / (number + prior)
-        by = np.sqrt(variances)
-    shift = max(np.max(np.abs(mean)), 0.5 * np.max(np.abs(np.log(variances))))
-    return normal.moved(mean, by), float(shift)
 
 
 def whitening_of_draws(
@@ -63,19 +44,23 @@ def whitening_of_draws(
     Returns:
         The new map, and how far the draws are from white in the present one.
     """
-    plain, shift = normal_of_draws(normal, normal.pull(points))
+    white = normal.pull(points)
     standard = _standardised(points, score)
     if standard is None:
-        return plain, shift
+        return normal_of_draws(normal, white)
+    shift = distance_from_white(white)
     parents = choose_parents(standard.draws, standard.score)
     if len(parents):
         found = _with_parents(standard.draws, standard.score, parents, normal.is_dense)
-    elif normal.dependence is not None:
+    elif normal.is_dense and normal.dependence is None:
+        # The present normal counts for some draws.
+        return normal_of_draws(normal, white, normal.pulled_score(score))
+    elif normal.is_dense:
         size = points.shape[1]
-        identity = np.eye(size) if normal.is_dense else np.ones(size)
-        found, _ = normal_of_draws(WhiteningNormal(np.zeros(size), identity), standard.draws)
+        start = WhiteningNormal(np.zeros(size), np.eye(size))
+        found, _ = normal_of_draws(start, standard.draws, standard.score)
     else:
-        return plain, shift
+        found = low_rank_normal(standard.draws, standard.score)
     return found.rescaled(standard.loc, standard.scale), shift
 
 
@@ -93,7 +78,7 @@ def _standardised(
     fine = np.all(np.isfinite(score), 1) & np.all(np.isfinite(points), 1)
     some = np.linspace(0, np.sum(fine) - 1, min(MAX_DRAWS, np.sum(fine))).astype(int)
     points, score = points[fine][some], score[fine][some]
-    if len(points) < 100 or not 2 <= points.shape[1] <= MAX_DENSE_CANDIDATES:
+    if len(points) < 100 or points.shape[1] < 2:
         return None
     loc, scale = points.mean(0), points.std(0)
     if not np.all(np.isfinite(scale) & (scale > 0)):
@@ -114,6 +99,8 @@ def choose_parents(
         score: the score there.
     """
     size = standard.shape[1]
+    if size > MAX_CANDIDATES:
+        return np.zeros(0, np.int32)
     clipped = np.clip(standard, -4.0, 4.0)
     clipped = (clipped - clipped.mean(0)) / clipped.std(0)
     log_scales, locations = _log_scales(standard, score), clipped.copy()

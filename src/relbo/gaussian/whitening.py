@@ -7,6 +7,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from relbo.core.bases import AbstractNormal, DiagonalNormal, MultivariateNormal
+from relbo.gaussian import factors
+from relbo.gaussian.factors import Factor, LowRankFactor
 
 MAX_PARENTS = 8
 """The largest number of coordinates that others depend on."""
@@ -99,25 +101,23 @@ def _hinge_slope(value: np.ndarray) -> np.ndarray:
 
 
 class WhiteningNormal(NamedTuple):
-    """A normal z = loc + factor v; the factor is a matrix, or a vector if it is diagonal.
+    """A normal z = loc + factor v; the factor is a matrix, a diagonal or `LowRankFactor`.
 
     With a `dependence` v is a bent version of the white coordinates u; otherwise v = u.
     """
 
     loc: Float[np.ndarray, " d"]
-    factor: Float[np.ndarray, "d d"] | Float[np.ndarray, " d"]
+    factor: Factor
     dependence: Dependence | None = None
 
     @property
     def is_dense(self) -> bool:
-        return self.factor.ndim == 2
+        return not isinstance(self.factor, LowRankFactor) and self.factor.ndim == 2
 
     @property
     def log_det(self) -> float:
         """The log determinant of the factor; that of the dependence belongs to the density."""
-        if self.is_dense:
-            return float(np.linalg.slogdet(self.factor)[1])
-        return float(np.sum(np.log(np.abs(self.factor))))
+        return factors.log_det(self.factor)
 
     @property
     def parents(self) -> list[int]:
@@ -134,14 +134,10 @@ class WhiteningNormal(NamedTuple):
         with np.errstate(over="ignore", invalid="ignore"):
             if self.dependence is not None:
                 white, _ = self.dependence.bend(white)
-            return self.loc + self._times(white)
+            return self.loc + factors.times(self.factor, white)
 
     def pull(self, points: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
-        centred = points - self.loc
-        if self.is_dense:
-            straight = np.linalg.solve(self.factor, centred.T).T
-        else:
-            straight = centred / self.factor
+        straight = factors.solve(self.factor, points - self.loc)
         return straight if self.dependence is None else self.dependence.straighten(straight)
 
     def score(
@@ -150,24 +146,27 @@ class WhiteningNormal(NamedTuple):
         """Returns the score in z of a density, given its score in white coordinates."""
         if self.dependence is not None:
             score = self.dependence.straight_score(white, score)
-        if self.is_dense:
-            return np.linalg.solve(self.factor.T, score.T).T
-        return score / self.factor
+        return factors.solve_transposed(self.factor, score)
 
     def pulled_score(self, score: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
         """Returns the score in v of a density, given its score in z."""
-        return score @ self.factor if self.is_dense else score * self.factor
+        return factors.times_transposed(self.factor, score)
 
     def moved(self, shift: Float[np.ndarray, " d"], by: np.ndarray) -> "WhiteningNormal":
-        """Returns the normal of loc + factor (shift + by u'), with the same dependence."""
+        """Returns the normal of loc + factor (shift + by u'), with the same dependence.
+
+        The factor is a matrix or diagonal, and `by` is of the same kind.
+        """
+        assert not isinstance(self.factor, LowRankFactor)
         factor = self.factor @ by if self.is_dense else self.factor * by
-        return WhiteningNormal(self.loc + self._times(shift), factor, self.dependence)
+        loc = self.loc + factors.times(self.factor, shift)
+        return WhiteningNormal(loc, factor, self.dependence)
 
     def rescaled(
         self, loc: Float[np.ndarray, " d"], scale: Float[np.ndarray, " d"]
     ) -> "WhiteningNormal":
         """Returns the distribution of loc + scale z."""
-        factor = scale[:, None] * self.factor if self.is_dense else scale * self.factor
+        factor = factors.rescaled(self.factor, scale)
         return WhiteningNormal(loc + scale * self.loc, factor, self.dependence)
 
     def conditional_sd(self) -> Float[np.ndarray, " d"]:
@@ -197,6 +196,3 @@ class WhiteningNormal(NamedTuple):
     def reordered(self, order: np.ndarray) -> "WhiteningNormal":
         """Returns the normal of the coordinates in another order."""
         return WhiteningNormal(self.loc[order], self.factor[order])
-
-    def _times(self, white: np.ndarray) -> np.ndarray:
-        return white @ self.factor.T if self.is_dense else white * self.factor

@@ -42,6 +42,8 @@ MIN_LENGTH = 16
 """Iterations of each chain, whatever number of draws is asked for."""
 MIN_EVIDENCE_DRAWS = 640
 """Annealed draws that weigh a mode."""
+MANY_LATENTS = 1000
+"""Beyond this number there are fewer chains."""
 MAX_ROUNDS = 6
 """Attempts to get good draws."""
 
@@ -95,9 +97,9 @@ def sample(
     key = as_key(key)
     check_sample_options(method, num_draws, num_chains, seconds)
     check_integer("num_evidence_draws", num_evidence_draws, 0)
-    if num_chains is None:
-        num_chains = default_num_chains(num_draws)
     problem = read(model, args, kwargs, params=params)
+    if num_chains is None:
+        num_chains = default_num_chains(num_draws, problem.size)
     source = _GuideSource(guide, params or {}, checked_call(args, kwargs))
     if method == "unadjusted":
         return _sample_unadjusted(key, problem, source, num_draws, num_chains)
@@ -344,31 +346,45 @@ def _sample_until_good(ensemble: Ensemble, num_draws: int) -> tuple[ChainDraws, 
     chains, before = ensemble.sample(max(length, MIN_LENGTH)), None
     found: list[Finding] = []
     for turn in range(MAX_ROUNDS):
-        # With very many coordinates some of them stand for all.
-        some = slice(None, None, -(-ensemble.problem.size // MAX_EXAMINED))
-        by_chain = np.swapaxes(chains.draws, 0, 1)[..., some]
-        effective = np.nanmin(effective_sample_size(by_chain), initial=np.inf)
-        agrees = np.max(convergence(by_chain, ensemble.num_superchains)) < 1.01
         found = _examine(ensemble, chains)
+        is_fine = not found and _agree(ensemble, chains)
         if ensemble.has_narrow_places:
             found += _compare(ensemble, before, chains)
-        is_fine = agrees and not found
+        if before is not None and is_fine and was_fine and not found:
+            chains = joined(before, chains)
+        effective = _effective(ensemble, chains)
         is_last = turn == MAX_ROUNDS - 1 or ensemble.is_late()
-        if (is_fine and effective >= wanted) or is_last:
+        if (is_fine and not found and effective >= wanted) or is_last:
             break
-        longer = int(np.ceil(length * np.clip(1.2 * wanted / effective, 2, 16)))
-        if is_fine and 4 * effective > wanted:
-            chains = joined(chains, ensemble.sample(longer))
+        missing = 1.2 * wanted / effective - 1.0
+        if is_fine and not found and 4 * effective > wanted:
+            more = int(np.ceil(len(chains.draws) * np.clip(missing, 0.25, 16)))
+            chains = joined(chains, ensemble.sample(more))
         else:
-            before = chains
+            before, was_fine = chains, is_fine
             ensemble.rewhiten(chains)
             # A neck may be cut off at a depth that depends on the step: compare with smaller.
             is_first_comparison = turn == 0 and ensemble.has_narrow_places
-            if not agrees or effective < 0.1 * wanted or is_first_comparison:
+            if not is_fine or effective < 0.1 * wanted or is_first_comparison:
                 ensemble.method = ensemble.method.with_smaller_steps()
             ensemble.tune_step()
-            chains = ensemble.sample(longer)
+            chains = ensemble.sample(int(np.ceil(length * np.clip(missing, 1, 16))))
     return _thinned(chains, length), found
+
+
+def _agree(ensemble: Ensemble, chains: ChainDraws) -> bool:
+    """Whether the chains have forgotten where they started."""
+    return bool(np.max(convergence(_some(chains), ensemble.num_superchains)) < 1.01)
+
+
+def _effective(ensemble: Ensemble, chains: ChainDraws) -> float:
+    return float(np.nanmin(effective_sample_size(_some(chains)), initial=np.inf))
+
+
+def _some(chains: ChainDraws) -> Float[np.ndarray, "chains draws d"]:
+    """Returns the draws by chain; with very many coordinates some of them stand for all."""
+    step = -(-chains.draws.shape[2] // MAX_EXAMINED)
+    return np.swapaxes(chains.draws, 0, 1)[..., ::step]
 
 
 def _compare(ensemble: Ensemble, before: ChainDraws | None, after: ChainDraws) -> list[Finding]:
@@ -417,7 +433,11 @@ def check_sample_options(
             raise ValueError(f"num_chains: expected an even number, got {num_chains}")
 
 
-def default_num_chains(num_draws: int) -> int:
-    """Returns an even divisor of the number of draws near 64, so that no draw is wasted."""
-    divisors = [n for n in range(32, 129, 2) if num_draws % n == 0]
-    return min(divisors, key=lambda n: abs(np.log(n / 64)), default=64)
+def default_num_chains(num_draws: int, size: int) -> int:
+    """Returns an even divisor of the number of draws near 64, so that no draw is wasted.
+
+    Of very many latents near 32: then many chains take no less time than long ones.
+    """
+    wanted = 64 if size <= MANY_LATENTS else 32
+    divisors = [n for n in range(wanted // 2, 2 * wanted + 1, 2) if num_draws % n == 0]
+    return min(divisors, key=lambda n: abs(np.log(n / wanted)), default=wanted)

@@ -23,13 +23,13 @@ from relbo.gaussian import (
 )
 from relbo.problem import Problem
 from relbo.sampling.hamiltonian import (
-    CHUNK,
     ChainNoise,
     ChainPoints,
     ChainRecord,
     ChainSettings,
     ChainState,
     advance,
+    chunk_length,
 )
 
 
@@ -47,9 +47,15 @@ class ChainDraws(NamedTuple):
 
 def joined(*parts: ChainDraws) -> ChainDraws:
     """Joins runs of the same chains, one after another."""
+    if len(parts) == 1:
+        return parts[0]
     both = lambda name: np.concatenate([getattr(part, name) for part in parts])
     names = ("draws", "score", "logdensity", "acceptance")
     return parts[-1]._replace(**{name: both(name) for name in names})
+
+
+MAX_WINDOW = 32
+"""The largest number of iterations after which the warm-up adapts."""
 
 
 class ChainMethod(NamedTuple):
@@ -62,6 +68,13 @@ class ChainMethod(NamedTuple):
         """Returns the method with smaller steps, for posteriors with narrow places."""
         return self._replace(target_acceptance=1 - (1 - self.target_acceptance) / 2)
 
+
+QUARTER_PERIOD = 1.5
+"""A trajectory of this length forgets where a coordinate with standard deviation 1 was."""
+LENGTHENING = 1.6
+MAX_LENGTH = 16 * QUARTER_PERIOD
+SLOW = 0.6
+"""An autocorrelation of successive draws above which longer trajectories are tried."""
 
 METHODS = {"hmc": ChainMethod(0.8, 64), "mala": ChainMethod(0.574, 1)}
 
@@ -100,6 +113,8 @@ class Ensemble:
         self.has_all_modes = True
         self._dtype = np.dtype(jnp.result_type(float))
         self._log_step = np.log(0.9 * problem.size**-0.25)
+        self._length = QUARTER_PERIOD
+        self._chunk = chunk_length(problem.size)
         self._state: ChainState | None = None
         self._unused_noise: ChainNoise | None = None
         self._report = report
@@ -154,22 +169,45 @@ class Ensemble:
         stable = False
         for window in range(max_windows):
             self._report("warm up", min(window / 4, 0.9))
-            length = min(10 + 8 * window, CHUNK)
+            length = min(6 + 6 * window, MAX_WINDOW)
             window_draws = self._advance(length, adapt=True)
             shift = self.rewhiten(window_draws)
             rate = float(np.mean(window_draws.acceptance[length // 2 :]))
             near = abs(rate - self.method.target_acceptance) < 0.12
-            stable = window >= 2 and near and shift < 0.25
+            stable = window >= 2 and near and shift < self._noticeable_shift(length)
             if stable or self.is_late():
                 break
+        if stable:
+            self._lengthen(window_draws)
         self._report("warm up", 1.0)
         return stable
+
+    def _noticeable_shift(self, length: int) -> float:
+        """Returns a change of the scales in a window that is more than noise."""
+        # Draws of a chain are correlated: four count as one.
+        noise = 2.0 / (length * self.num_chains) ** 0.5
+        return float(max(0.25, 1.3 * noise * (2 * np.log(2 * self.problem.size)) ** 0.5))
+
+    def _lengthen(self, visited: ChainDraws) -> None:
+        """Makes trajectories longer while that makes draws less dependent than it costs.
+
+        It helps coordinates that are much wider than the others. Where a scale depends on the
+        place, only new momenta help.
+        """
+        correlation = _largest_autocorrelation(visited.draws)
+        while correlation > SLOW and self._length < MAX_LENGTH and not self.is_late():
+            self._length *= LENGTHENING
+            before, visited = correlation, self._advance(MAX_WINDOW, adapt=True)
+            correlation = _largest_autocorrelation(visited.draws)
+            if _independence(correlation) < 1.1 * LENGTHENING * _independence(before):
+                self._length /= LENGTHENING
+                break
 
     def tune_step(self) -> None:
         """Adapts the step size alone."""
         self._report("warm up", 0.5)
         for _ in range(2):
-            self._advance(CHUNK, adapt=True)
+            self._advance(MAX_WINDOW, adapt=True)
 
     def rewhiten(self, visited: ChainDraws) -> float:
         """Fits the normal to what the chains visited; returns how far it moved."""
@@ -187,7 +225,7 @@ class Ensemble:
         done = 0
         while done < num_iterations:
             self._report("sample", done / num_iterations)
-            length = min(CHUNK, num_iterations - done, self._affordable_length())
+            length = min(self._chunk, num_iterations - done, self._affordable_length())
             parts.append(self._advance(length))
             done += length
             if self.is_late() and done >= 4:
@@ -246,9 +284,9 @@ class Ensemble:
         """Returns how many iterations fit into the time that is left, as far as is known."""
         # Several processes have to agree, and their clocks do not.
         if not np.isfinite(self._deadline) or self._spread is not None:
-            return CHUNK
+            return self._chunk
         left = self._deadline - time.monotonic()
-        return int(np.clip(left / max(self._seconds_per_iteration, 1e-9), 4, CHUNK))
+        return int(np.clip(left / max(self._seconds_per_iteration, 1e-9), 4, self._chunk))
 
     def is_late(self) -> bool:
         """Whether the time is up."""
@@ -282,6 +320,12 @@ class Ensemble:
         )
 
     def _advance(self, num_iterations: int, *, adapt: bool = False) -> ChainDraws:
+        """Runs the chains, in as many calls as it takes."""
+        starts = range(0, num_iterations, self._chunk)
+        lengths = [min(self._chunk, num_iterations - start) for start in starts]
+        return joined(*(self._advance_chunk(length, adapt=adapt) for length in lengths))
+
+    def _advance_chunk(self, num_iterations: int, *, adapt: bool) -> ChainDraws:
         assert self._state is not None, "the chains have not been started"
         started = time.monotonic()
         self._state, record = self._run(self.normal, self._state, num_iterations, adapt=adapt)
@@ -313,17 +357,17 @@ class Ensemble:
         return advance(self._placed_problem, *placed(self._spread, host), spread=self._spread)
 
     def _noise(self, adapt: bool) -> ChainNoise:
-        shape = (CHUNK, self.num_chains)
-        momentum = self.rng.standard_normal((CHUNK + 1, *shape[1:], self.problem.size))
-        # About a quarter of a period of the standard normal, with jitter, so that a coordinate
-        # with another period does not return to where it was.
-        length = self.rng.uniform(0.75, 2.25, CHUNK + 1)
+        shape = (self._chunk, self.num_chains)
+        number = self._chunk + 1
+        momentum = self.rng.standard_normal((number, *shape[1:], self.problem.size))
+        # With jitter, so that a coordinate with another period does not return to where it was.
+        length = self._length * self.rng.uniform(0.5, 1.5, number)
         uniform = self.rng.uniform(size=shape)
-        step_factor = np.ones(CHUNK + 1)
+        step_factor = np.ones(number)
         if self.has_narrow_places and not adapt:
             # An eighth of the trajectories take smaller steps, to enter and leave these.
-            smaller = 2.0 ** self.rng.uniform(-3.0, -1.0, CHUNK + 1)
-            step_factor = np.where(self.rng.uniform(size=CHUNK + 1) < 0.125, smaller, 1.0)
+            smaller = 2.0 ** self.rng.uniform(-3.0, -1.0, number)
+            step_factor = np.where(self.rng.uniform(size=number) < 0.125, smaller, 1.0)
         return ChainNoise(
             *(self._real(part) for part in (momentum, uniform, length, step_factor))
         )
@@ -331,6 +375,19 @@ class Ensemble:
     def _real(self, value: Any) -> Any:
         """Converts to the type that the program is compiled for."""
         return np.asarray(value, self._dtype)
+
+
+def _largest_autocorrelation(draws: Float[np.ndarray, "n c d"]) -> float:
+    """Returns the largest autocorrelation of a coordinate from one draw to the next."""
+    centred = draws - draws.mean((0, 1))
+    products = np.mean(centred[1:] * centred[:-1], (0, 1))
+    variances = np.mean(centred**2, (0, 1))
+    return float(np.max(products / np.maximum(variances, 1e-300)))
+
+
+def _independence(correlation: float) -> float:
+    """Returns how many independent draws one draw of an autoregression is worth."""
+    return (1 - correlation) / (1 + correlation)
 
 
 def _num_superchains(num_chains: int) -> int:

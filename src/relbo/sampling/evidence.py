@@ -15,8 +15,8 @@ FREE_EVALUATIONS = 700
 """Evaluations of all chains that weighing may take, whatever sampling took."""
 
 
-MAX_SIZE = 200
-"""The largest dimension in which longer paths are tried."""
+SMALL, LARGE = 50, 200
+"""Beyond these dimensions longer paths are tried if they may help, and not at all."""
 
 
 class LogWeights(NamedTuple):
@@ -62,13 +62,14 @@ def weigh(
     points = chains.draws.reshape(-1, chains.draws.shape[2])
     some = np.linspace(0, len(points) - 1, num_rounds * ensemble.num_chains).astype(int)
     sampling = len(chains.draws) * max(1.0, 1.5 / chains.step_size)
-    is_large = ensemble.problem.size > MAX_SIZE
-    budget = 0.0 if is_large else max(FREE_EVALUATIONS, 2 * sampling)
+    size = ensemble.problem.size
+    budget = 0.0 if size > LARGE else max(FREE_EVALUATIONS, 2 * sampling)
     for num_steps in PATH_LENGTHS:
         ends, forward = ensemble.weigh(num_rounds, num_steps)
         weights = LogWeights(forward, ensemble.weigh_backwards(points[some], num_steps))
         is_last = num_steps == PATH_LENGTHS[-1] or 8 * num_rounds * num_steps > budget
-        if weights.has_met or is_last or ensemble.is_late():
+        is_hopeless = size > SMALL and weights.upper[0] - weights.lower[0] > 1.0
+        if weights.has_met or is_last or is_hopeless or ensemble.is_late():
             return ends, weights
     raise AssertionError("there is a last length")
 

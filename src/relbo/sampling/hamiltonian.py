@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Scalar
 
 from relbo._devices import Spread, rows
@@ -22,8 +23,15 @@ from relbo.core.dynamics import (
 from relbo.gaussian import WhiteningMap, evaluate_white
 from relbo.problem import Problem
 
-CHUNK = 32
-"""Iterations per call of the compiled program."""
+MAX_CHUNK = 32
+"""The largest number of iterations per call of the compiled program."""
+MAX_CHUNK_VALUES = 2**15
+"""The largest number of values of one chain that a call returns, if it has four iterations."""
+
+
+def chunk_length(size: int) -> int:
+    """Returns how many iterations a call has, so that its buffers stay small."""
+    return int(np.clip(MAX_CHUNK_VALUES // size, 4, MAX_CHUNK))
 
 
 class ChainPoints(NamedTuple):
@@ -125,9 +133,8 @@ def advance(
     def is_unfinished(loop: _Loop) -> Bool[Array, ""]:
         return loop.state.is_new | (loop.done < settings.num_iterations)
 
-    num_chains, size = state.proposal.shape
-    values = jnp.zeros((CHUNK, num_chains), state.proposal.dtype)
-    places = jnp.zeros((CHUNK, num_chains, size), values.dtype)
+    values = jnp.zeros_like(noise.uniform)
+    places = jnp.zeros((*values.shape, state.proposal.shape[1]), values.dtype)
     record = ChainRecord(places, places, values, values)
     loop = _Loop(state, record, jnp.zeros((), jnp.int32))
     loop = jax.lax.while_loop(is_unfinished, turn, loop)
@@ -171,7 +178,7 @@ def _end_trajectory(
     )
     pull = (jnp.mean(acceptance) - settings.target_acceptance) / jnp.sqrt(1.0 + state.iteration)
     log_step = state.log_step + jnp.where(settings.adapt & ~is_new, pull, 0.0)
-    index = jnp.where(is_new, CHUNK, done)  # nothing is written beyond the buffer
+    index = jnp.where(is_new, len(noise.uniform), done)  # nothing is written beyond the buffer
     record = ChainRecord(
         record.white.at[index].set(current.white, mode="drop"),
         record.score.at[index].set(current.score, mode="drop"),
