@@ -69,6 +69,17 @@ def log_det(factor: Factor) -> float:
     return float(np.sum(np.log(np.abs(factor))))
 
 
+def as_matrix(factor: Factor) -> Float[np.ndarray, "d d"]:
+    """Returns the factor as a matrix."""
+    if isinstance(factor, LowRankFactor):
+        return times(factor, np.eye(len(factor.scale))).T
+    return factor if factor.ndim == 2 else np.diag(factor)
+
+
+def is_diagonal(factor: Factor) -> bool:
+    return not isinstance(factor, LowRankFactor) and factor.ndim == 1
+
+
 def rescaled(factor: Any, scale: Float[np.ndarray, " d"]) -> Any:
     """Multiplies the factor by a diagonal from the left."""
     if isinstance(factor, LowRankFactor):

@@ -32,7 +32,7 @@ def normal_of_draws(
     """Returns the normal of draws, and their distance from standard normal ones.
 
     Args:
-        normal: the present normal, with a dense or a diagonal factor; it counts for a few draws.
+        normal: the present normal, dense or diagonal, which counts for a few draws.
         white: draws in its white coordinates.
         score: the scores there; without them the normal has the moments of the draws.
     """

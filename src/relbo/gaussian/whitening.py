@@ -174,25 +174,26 @@ class WhiteningNormal(NamedTuple):
 
         It is the scale of the best mean-field normal.
         """
-        if not self.is_dense:
-            return np.abs(self.factor)
-        return 1.0 / np.linalg.norm(np.linalg.inv(self.factor), axis=0)
+        if factors.is_diagonal(self.factor):
+            return np.abs(np.asarray(self.factor))
+        return 1.0 / np.linalg.norm(np.linalg.inv(factors.as_matrix(self.factor)), axis=0)
 
     def scale_tril(self) -> Float[np.ndarray, "d d"]:
         """Returns the lower Cholesky factor of the covariance."""
-        if not self.is_dense:
-            return np.diag(np.abs(self.factor))
+        if factors.is_diagonal(self.factor):
+            return np.diag(np.abs(np.asarray(self.factor)))
         # By QR, since forming the covariance would square the condition number.
-        upper = np.asarray(np.linalg.qr(self.factor.T, mode="r"))
+        upper = np.asarray(np.linalg.qr(factors.as_matrix(self.factor).T, mode="r"))
         return upper.T * np.sign(np.diagonal(upper))
 
     def to_base(self) -> AbstractNormal:
         """Returns the same normal as a base of a refinement, in JAX's precision."""
         loc = jnp.asarray(self.loc)
-        if self.is_dense:
-            return MultivariateNormal(loc, jnp.asarray(self.scale_tril()))
-        return DiagonalNormal(loc, jnp.asarray(np.abs(self.factor)))
+        if factors.is_diagonal(self.factor):
+            return DiagonalNormal(loc, jnp.asarray(np.abs(np.asarray(self.factor))))
+        return MultivariateNormal(loc, jnp.asarray(self.scale_tril()))
 
     def reordered(self, order: np.ndarray) -> "WhiteningNormal":
         """Returns the normal of the coordinates in another order."""
+        assert not isinstance(self.factor, LowRankFactor)
         return WhiteningNormal(self.loc[order], self.factor[order])

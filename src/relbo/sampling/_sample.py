@@ -344,7 +344,7 @@ def _sample_until_good(ensemble: Ensemble, num_draws: int) -> tuple[ChainDraws, 
     length = -(-num_draws // ensemble.num_chains)
     wanted = 0.5 * length * ensemble.num_chains
     chains, before = ensemble.sample(max(length, MIN_LENGTH)), None
-    found: list[Finding] = []
+    was_fine, found = False, []
     for turn in range(MAX_ROUNDS):
         found = _examine(ensemble, chains)
         is_fine = not found and _agree(ensemble, chains)

@@ -167,6 +167,7 @@ class Ensemble:
             Whether they became stable.
         """
         stable = False
+        window_draws = None
         for window in range(max_windows):
             self._report("warm up", min(window / 4, 0.9))
             length = min(6 + 6 * window, MAX_WINDOW)
@@ -177,7 +178,7 @@ class Ensemble:
             stable = window >= 2 and near and shift < self._noticeable_shift(length)
             if stable or self.is_late():
                 break
-        if stable:
+        if stable and window_draws is not None:
             self._lengthen(window_draws)
         self._report("warm up", 1.0)
         return stable
