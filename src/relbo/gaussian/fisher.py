@@ -18,6 +18,8 @@ MAX_RANKS = (8, 32, 128)
 """Numbers of stretched axes, of which the smallest that suffices is used: each is compiled."""
 MIN_STRETCH = 0.2
 """An axis counts if the logarithm of its stretch is larger."""
+LITTLE = 0.1
+"""The number of draws that an axis of length one counts for."""
 NUM_SCALINGS = 3
 """How often the diagonal and the axes are fitted in turn."""
 MAX_ROWS = 512
@@ -69,22 +71,30 @@ def low_rank_normal(
     """
     some = np.linspace(0, len(points) - 1, min(MAX_ROWS, len(points))).astype(int)
     centred, slopes = (values[some] - values[some].mean(0) for values in (points, score))
-    scale, basis = np.ones(points.shape[1]), np.zeros((points.shape[1], 0))
-    for _ in range(NUM_SCALINGS):
-        # The diagonal is for the directions that the axes leave.
-        wide, steep = (_without(basis, v).std(0) for v in (centred / scale, slopes * scale))
-        scale = scale * np.sqrt(wide / np.maximum(steep, 1e-300))
-        white, white_score = centred / scale, slopes * scale
-        basis = _principal_axes(white + white_score, min(MAX_RANKS[-1], len(some) // 4))
-    prior = 0.1
+    scale, basis = _scale_and_axes(centred, slopes)
     covariance = geometric_mean(
-        _covariance(white @ basis, prior), _covariance(white_score @ basis, prior)
+        _covariance((centred / scale) @ basis, LITTLE),
+        _covariance((slopes * scale) @ basis, LITTLE),
     )
     variances, rotation = np.linalg.eigh(covariance)
     stretch, axes = _padded(np.sqrt(variances), basis @ rotation)
     factor = LowRankFactor(scale, axes, stretch)
     shift = times(factor, times_transposed(factor, score.mean(0)))
     return WhiteningNormal(points.mean(0) + shift, factor)
+
+
+def _scale_and_axes(
+    centred: Float[np.ndarray, "n d"], score: Float[np.ndarray, "n d"]
+) -> tuple[Float[np.ndarray, " d"], Float[np.ndarray, "d k"]]:
+    """Fits the diagonal, and the directions that it leaves, in turn."""
+    size = centred.shape[1]
+    scale, basis = np.ones(size), np.zeros((size, 0))
+    number = min(MAX_RANKS[-1], len(centred) // 4)
+    for _ in range(NUM_SCALINGS):
+        wide, steep = (_without(basis, v).std(0) for v in (centred / scale, score * scale))
+        scale = scale * np.sqrt(wide / np.maximum(steep, 1e-300))
+        basis = _principal_axes(centred / scale + score * scale, number)
+    return scale, basis
 
 
 def _without(basis: Float[np.ndarray, "d k"], rows: Float[np.ndarray, "n d"]) -> np.ndarray:
