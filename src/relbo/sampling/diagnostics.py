@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from scipy.special import ndtri
+from scipy.special import ndtri, stdtr
 
 MAX_RANKED = 1000
 """The largest number of coordinates whose ranks are compared."""
@@ -183,8 +183,13 @@ def stein_errors(
 def _effect_and_errors(
     by_chain: Float[np.ndarray, "chains n"], unit: Float[np.ndarray, " n"]
 ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
-    """Returns the mean over chains in a unit, and in its standard errors over chains."""
+    """Returns the mean over chains in a unit, and in its standard errors over chains.
+
+    The errors are normal ones: with few chains the ratio has a Student distribution.
+    """
     mean = by_chain.mean(0)
     error = by_chain.std(0, ddof=1) / len(by_chain) ** 0.5
     tiny = np.finfo(float).tiny
-    return mean / np.maximum(unit, tiny), mean / np.maximum(error, tiny)
+    ratio = mean / np.maximum(error, tiny)
+    normal = -ndtri(stdtr(len(by_chain) - 1, -np.abs(ratio)))
+    return mean / np.maximum(unit, tiny), np.sign(ratio) * normal

@@ -206,8 +206,11 @@ def _of_identities(chains: UnconstrainedChains, names: list[str]) -> list[Findin
         (*slope, "the density still rises or falls on average"),
         (*scale, "the draws are not as wide as the density, or it is flat"),
     ):
-        gross = (np.abs(effect) > GROSS_EFFECT) & (np.abs(errors) > GROSS_ERRORS)
-        clear = (np.abs(effect) > MIN_EFFECT) & (np.abs(errors) > MAX_ERRORS)
+        size = effect.size
+        gross = (np.abs(effect) > GROSS_EFFECT) & (
+            np.abs(errors) > _among_many(GROSS_ERRORS, size)
+        )
+        clear = (np.abs(effect) > MIN_EFFECT) & (np.abs(errors) > _among_many(MAX_ERRORS, size))
         bad = np.where(gross | clear, np.abs(errors), 0.0)
         worst = int(np.argmax(bad))
         if bad[worst] > 0:
@@ -221,6 +224,11 @@ def _of_identities(chains: UnconstrainedChains, names: list[str]) -> list[Findin
             )
             break
     return found
+
+
+def _among_many(errors: float, size: int) -> float:
+    """Raises a number of standard errors, since one of many coordinates is off by chance."""
+    return (errors**2 + 2 * max(0.0, np.log(size / 100))) ** 0.5
 
 
 def _of_mixing(chains: UnconstrainedChains, names: list[str]) -> list[Finding]:
@@ -239,7 +247,7 @@ def _of_mixing(chains: UnconstrainedChains, names: list[str]) -> list[Finding]:
     effect, errors = drift(by_chain)
     bad = np.where(np.abs(effect) > MIN_EFFECT, np.abs(errors), 0.0)
     worst = int(np.argmax(bad))
-    if bad[worst] > MAX_ERRORS:
+    if bad[worst] > _among_many(MAX_ERRORS, bad.size):
         found.append(
             Finding(
                 f"The chains still drift at {names[worst]} (by {effect[worst]:+.2g} standard "
