@@ -54,7 +54,8 @@ def whitening_of_draws(
         found = _with_parents(standard.draws, standard.score, parents, normal.is_dense)
     elif normal.is_dense and normal.dependence is None:
         # The present normal counts for some draws.
-        return normal_of_draws(normal, white, normal.pulled_score(score))
+        fine = np.all(np.isfinite(score), 1) & np.all(np.isfinite(points), 1)
+        return normal_of_draws(normal, white[fine], normal.pulled_score(score[fine]))
     elif normal.is_dense:
         size = points.shape[1]
         start = WhiteningNormal(np.zeros(size), np.eye(size))

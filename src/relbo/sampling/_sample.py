@@ -344,14 +344,12 @@ def _sample_until_good(ensemble: Ensemble, num_draws: int) -> tuple[ChainDraws, 
     length = -(-num_draws // ensemble.num_chains)
     wanted = 0.5 * length * ensemble.num_chains
     chains, before = ensemble.sample(max(length, MIN_LENGTH)), None
-    was_fine, found = False, []
+    found: list[Finding] = []
     for turn in range(MAX_ROUNDS):
         found = _examine(ensemble, chains)
         is_fine = not found and _agree(ensemble, chains)
         if ensemble.has_narrow_places:
             found += _compare(ensemble, before, chains)
-        if before is not None and is_fine and was_fine and not found:
-            chains = joined(before, chains)
         effective = _effective(ensemble, chains)
         is_last = turn == MAX_ROUNDS - 1 or ensemble.is_late()
         if (is_fine and not found and effective >= wanted) or is_last:
@@ -361,14 +359,14 @@ def _sample_until_good(ensemble: Ensemble, num_draws: int) -> tuple[ChainDraws, 
             more = int(np.ceil(len(chains.draws) * np.clip(missing, 0.25, 16)))
             chains = joined(chains, ensemble.sample(more))
         else:
-            before, was_fine = chains, is_fine
+            before = chains
             ensemble.rewhiten(chains)
             # A neck may be cut off at a depth that depends on the step: compare with smaller.
             is_first_comparison = turn == 0 and ensemble.has_narrow_places
             if not is_fine or effective < 0.1 * wanted or is_first_comparison:
                 ensemble.method = ensemble.method.with_smaller_steps()
             ensemble.tune_step()
-            chains = ensemble.sample(int(np.ceil(length * np.clip(missing, 1, 16))))
+            chains = ensemble.sample(int(np.ceil(length * np.clip(missing, 2, 16))))
     return _thinned(chains, length), found
 
 

@@ -146,13 +146,23 @@ class Ensemble:
     def disperse(self, points: Float[np.ndarray, "s d"] | None = None) -> None:
         """Starts the chains: each superchain in one point, by default a draw of a mode."""
         if points is None:
-            noise = self.rng.standard_normal((self.num_superchains, self.problem.size))
+            draws = [self._likely_draws(mode) for mode in self.modes]
             points = np.stack(
-                [self.modes[k % len(self.modes)].push(white) for k, white in enumerate(noise)]
+                [draws[k % len(draws)][k // len(draws)] for k in range(self.num_superchains)]
             )
         points = self.normal.pull(points[: self.num_superchains])
         repeats = self.num_chains // len(points)
         self._begin(np.repeat(points, repeats, axis=0))
+
+    def _likely_draws(self, mode: WhiteningNormal) -> Float[np.ndarray, "n d"]:
+        """Draws from a normal, without the half that the density likes least.
+
+        Where a normal is too wide, chains would need many steps to come in, or never move.
+        """
+        white = self.rng.standard_normal((self.num_chains, self.problem.size))
+        log_weights = self._evaluate(mode, white).logdensity + 0.5 * np.sum(white**2, 1)
+        likely = log_weights >= np.median(log_weights)
+        return mode.push(white[likely])
 
     def start_in(self, mode: WhiteningNormal) -> None:
         """Starts all chains in one mode."""
@@ -170,7 +180,7 @@ class Ensemble:
         window_draws = None
         for window in range(max_windows):
             self._report("warm up", min(window / 4, 0.9))
-            length = min(6 + 6 * window, MAX_WINDOW)
+            length = min(10 + 8 * window, MAX_WINDOW)
             window_draws = self._advance(length, adapt=True)
             shift = self.rewhiten(window_draws)
             rate = float(np.mean(window_draws.acceptance[length // 2 :]))
