@@ -139,16 +139,18 @@ class Calibration:
 
             _, ax = plt.subplots(figsize=(6.5, 4), layout="constrained")
         number, rejected = len(self.pits), self.rejected
+        # The lines are drawn at the points where they are tested, and at the ends.
+        points = np.array([0.0, *uniform_envelope(number, self.level).points, 1.0])
         for level, shade in ((self.level / len(self.names), "0.93"), (self.level, "0.85")):
-            points, low, high = uniform_envelope(number, level)
-            ax.fill_between(points, low - points, high - points, color=shade, lw=0, zorder=0)
-        grid = np.linspace(0, 1, 501)
+            inner, low, high = uniform_envelope(number, level)
+            edges = (np.array([0.0, *(edge - inner), 0.0]) for edge in (low, high))
+            ax.fill_between(points, *edges, color=shade, lw=0, zorder=0)
         for name in [n for n in self.names if n not in rejected] + rejected[::-1]:
-            below = np.searchsorted(np.sort(self._column(name)), grid, side="right") / number
+            below = np.searchsorted(np.sort(self._column(name)), points, side="right") / number
             is_bad = name in rejected
             style: dict[str, Any] = {"lw": 1.6, "label": name} if is_bad else {"lw": 0.8}
             colour = f"C{rejected.index(name) % 10}" if is_bad else "0.4"
-            ax.plot(grid, below - grid, color=colour, **style)
+            ax.plot(points, below - points, color=colour, **style)
         ax.set(xlabel="rank / number of ranks", ylabel="ECDF - uniform", xlim=(0, 1))
         ax.set_title("Not calibrated" if rejected else "No sign of wrong posteriors")
         if rejected:
