@@ -1,11 +1,13 @@
-"""How good it is: marginal likelihoods, bounds held against them, and forecast scores."""
+"""How good it is: marginal likelihoods, bounds, calibration of posteriors, forecast scores."""
 
+from relbo.evaluate._calibrate import calibrate as calibrate
 from relbo.evaluate.annealed import Bidirectional as Bidirectional
 from relbo.evaluate.annealed import LatentVariableModel as LatentVariableModel
 from relbo.evaluate.annealed import annealed_importance as annealed_importance
 from relbo.evaluate.annealed import annealed_pointwise as annealed_pointwise
 from relbo.evaluate.annealed import bidirectional as bidirectional
 from relbo.evaluate.annealing import AnnealingSettings as AnnealingSettings
+from relbo.evaluate.calibration import Calibration as Calibration
 from relbo.evaluate.decisions import Decision as Decision
 from relbo.evaluate.decisions import Reliability as Reliability
 from relbo.evaluate.decisions import calibration_error as calibration_error
@@ -40,3 +42,6 @@ from relbo.evaluate.scores import interval_score as interval_score
 from relbo.evaluate.scores import log_score as log_score
 from relbo.evaluate.scores import mae as mae
 from relbo.evaluate.scores import predictive_entropy as predictive_entropy
+from relbo.evaluate.uniformity import Envelope as Envelope
+from relbo.evaluate.uniformity import uniform_envelope as uniform_envelope
+from relbo.evaluate.uniformity import uniformity_pvalue as uniformity_pvalue

@@ -35,7 +35,8 @@ from relbo.guides.refined_guide import AbstractRefinedGuide
 from relbo.problem import Problem, read
 from relbo.problem.numpyro import logdensity, unconstrained_value
 from relbo.problem.refusals import NEEDS_VALUES
-from relbo.problem.traces import Model, Sites, initial_run, is_factor, latent_names, run
+from relbo.problem.simulation import refuse_factors, simulate
+from relbo.problem.traces import Model, Sites, initial_run, is_observed, latent_names
 
 
 @dataclass(frozen=True)
@@ -198,25 +199,11 @@ class SimulatedData(eqx.Module):
 
     def _observed(self) -> list[str]:
         trace = initial_run(self._program(), self.problem.call)
-        seen = [n for n, s in trace.items() if s["type"] == "sample" and s["is_observed"]]
-        factors = [name for name in seen if is_factor(trace[name])]
-        if factors:
-            raise ValueError(
-                f"the model has the factors {factors}, which cannot be simulated: the check "
-                "needs a model that draws its own data"
-            )
-        return seen
+        refuse_factors(trace)
+        return [name for name, site in trace.items() if is_observed(site)]
 
     def _draw(self, key: PRNGKeyArray) -> dict[str, Sites]:
-        program = handlers.seed(handlers.uncondition(self._program()), key)
-        try:
-            with handlers.block():
-                return run(program, self.problem.call)
-        except NotImplementedError as error:
-            raise ValueError(
-                "the model has a site that cannot be drawn, such as an improper prior: the "
-                "check needs a model that draws its own parameters and data"
-            ) from error
+        return simulate(self._program(), key, self.problem.call)
 
     def _program(self) -> Any:
         return handlers.substitute(self.problem.program.model, data=self.problem.data.params)

@@ -32,11 +32,11 @@ from relbo.problem.refusals import (
     refuse_subsampled,
     refuse_without_latents,
 )
+from relbo.problem.simulation import Unobserved
 from relbo.problem.traces import (
     Model,
     Sites,
     initial_run,
-    is_factor,
     is_observed,
     latent_names,
     run,
@@ -99,7 +99,7 @@ class NumPyroProgram(AbstractProgram):
         self, key: PRNGKeyArray, draws: dict[str, Any], data: NumPyroData
     ) -> dict[str, Array]:
         names, call = list(self.observed(data)), self.call(data)
-        program = _Unobserved(self._with_params(data))
+        program = Unobserved(self._with_params(data))
         predictive = Predictive(program, draws, return_sites=names, parallel=True)
         return predictive(key, *call.args, **call.kwargs)
 
@@ -266,16 +266,3 @@ class _KnownLatents(Messenger):
                 "first: Predictive(model, guide.sample_posterior(key, params, *data, "
                 "sample_shape=(n,)))"
             )
-
-
-class _Unobserved(Messenger):
-    """Draws observed sites, in the shape of their data."""
-
-    def process_message(self, msg: dict[str, Any]) -> None:
-        if msg["type"] != "sample" or not msg["is_observed"] or is_factor(msg):
-            return
-        shape = jnp.shape(msg["value"])
-        batch = shape[: len(shape) - msg["fn"].event_dim]
-        if msg["fn"].batch_shape != batch:
-            msg["fn"] = msg["fn"].expand(batch)
-        msg["value"], msg["is_observed"] = None, False

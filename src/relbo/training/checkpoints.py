@@ -14,14 +14,13 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from relbo._devices import Spread, agreed
+from relbo.core.fingerprint import Fingerprint, differences, digest, name_of, plain_array
 from relbo.core.random import is_typed_key
 from relbo.training.data import Rows, TrainingData
 from relbo.training.program import Program
 from relbo.training.starts import Starts
 from relbo.training.stopping import SeedProgress, Stopping
 from relbo.training.update import Carry
-
-Fingerprint = dict[str, Any]
 
 _FORMAT = "relbo fit 2"
 _MAX_SHARE = 0.1
@@ -82,7 +81,7 @@ class Checkpoints:
             return None
         where = self.directory / str(step)
         about = self._about(step, where)
-        found = _differences(self._fingerprint, about["run"])
+        found = differences(self._fingerprint, about["run"])
         if found:
             raise ValueError(
                 f"checkpoint_dir: the checkpoint {where} is of another run. It differs in "
@@ -166,42 +165,15 @@ def fingerprint(
     # The order of operations and their names may differ between processes.
     lines = sorted(re.sub(r"[%@][\w#:]+", "", text).splitlines())
     return {
-        "model": _name(program.model),
-        "guide": _name(program.guide),
-        "loss": _name(program.updates.svi.loss),
+        "model": name_of(program.model),
+        "guide": name_of(program.guide),
+        "loss": name_of(program.updates.svi.loss),
         "settings": {name: repr(value) for name, value in settings.items()},
         "key": digest(keys),
         # Only some rows of data on disk are read.
         "data": digest([x.probe() if isinstance(x, Rows) else x for x in data.arrays]),
         "program": hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16],
     }
-
-
-def digest(tree: Any) -> str:
-    """Computes a short hash of the contents of arrays."""
-    found = hashlib.sha256()
-    for leaf in map(_plain, jax.tree.leaves(tree)):
-        found.update(f"{leaf.dtype}{leaf.shape}".encode())
-        found.update(np.ascontiguousarray(leaf).tobytes())
-    return found.hexdigest()[:16]
-
-
-def _name(thing: Any) -> str:
-    return getattr(thing, "__qualname__", type(thing).__qualname__)
-
-
-def _differences(ours: Fingerprint, theirs: Fingerprint) -> list[str]:
-    found = []
-    for name in ours:
-        one, other = ours[name], theirs.get(name)
-        if not (isinstance(one, dict) and isinstance(other, dict)):
-            one, other = {"": one}, {"": other}
-        found += [
-            f"{name} {part}".strip() + f": {other.get(part)} there, {one.get(part)} here"
-            for part in {**one, **other}
-            if one.get(part) != other.get(part)
-        ]
-    return found
 
 
 def _writers(ocp: Any, spread: Spread | None) -> Any:
@@ -214,12 +186,8 @@ def _writers(ocp: Any, spread: Spread | None) -> Any:
     )
 
 
-def _plain(leaf: Any) -> np.ndarray:
-    return np.asarray(jr.key_data(leaf) if is_typed_key(leaf) else leaf)
-
-
 def _packed(carry: Any) -> dict[str, np.ndarray]:
-    leaves = enumerate(map(_plain, jax.tree.leaves(carry)))
+    leaves = enumerate(map(plain_array, jax.tree.leaves(carry)))
     return {f"carry_{i:05d}": leaf for i, leaf in leaves}
 
 
