@@ -5,15 +5,29 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import jax.random as jr
 from jax.sharding import Mesh
+from jaxtyping import Array, Float
 
+from relbo._devices import agreed, spread_over
 from relbo.core.random import KeyLike, as_key
+from relbo.problem import Problem, read
+from relbo.problem.plates import subsampled_plates, with_jax_arrays, with_whole_data
 from relbo.sampling import Posterior, sample
-from relbo.sampling._sample import SamplingMethod, check_sample_options
+from relbo.sampling._sample import (
+    SamplingMethod,
+    check_sample_options,
+    default_num_chains,
+)
+from relbo.sampling.independent import sample_independently
 from relbo.training import Stopping, fit
 
 NUM_EVIDENCE_DRAWS = 640
+GRADIENTS_PER_CHAIN = 500
+"""What chains usually take, with their warm-up and the evidence."""
+DEFAULT_CHAIN_SECONDS = 300.0
+"""How long chains on all the data of a subsampled plate may take without a time budget."""
 
 
 def infer(
@@ -39,6 +53,12 @@ def infer(
     sampled one by one and weighed. Annealed paths from the normal to the draws and back enclose
     the evidence. If float32 is too coarse for the posterior, it is inferred again in float64.
 
+    If the model subsamples a plate, a refined guide is trained on minibatches. Then chains run
+    on all the data, from the guide, if one gradient shows that there is time for them (five
+    minutes without a time budget). Otherwise the guide proposes draws, and each of them is
+    accepted or rejected by one evaluation on all the data; the importance weights show whether
+    the guide is good enough. `Posterior.procedure` says which of these was done.
+
     Args:
         key: a random key, or an integer seed.
         model: a NumPyro program; for a log density see `model_from_logdensity`, for discrete
@@ -53,7 +73,8 @@ def infer(
         progress: whether to show a progress bar.
 
     Returns:
-        A `Posterior`; its `check()` says whether to trust it.
+        A `Posterior`; its `check()` says whether to trust it, its `procedure` how the draws
+        were made.
 
     Example:
         >>> import jax.numpy as jnp, numpyro, numpyro.distributions as dist
@@ -65,8 +86,14 @@ def infer(
     """
     key, started = as_key(key), time.monotonic()
     check_sample_options(method, num_draws, num_chains, seconds)
+    num_chains = default_num_chains(num_draws) if num_chains is None else num_chains
+    plates = subsampled_plates(model, args, kwargs)
+    target = model
+    if plates:
+        target = with_whole_data(model, args, kwargs, plates)
+        args, kwargs = with_jax_arrays(args, kwargs)
     params, trained = None, None
-    if guide is not None:
+    if guide is not None or plates:
         fit_key, key = jr.split(key)
         # Half of the time for each: a rough fit is a better start than none.
         trained = fit(
@@ -87,7 +114,7 @@ def infer(
     def draw() -> Posterior:
         return sample(
             key,
-            model,
+            target,
             args,
             kwargs,
             guide=guide,
@@ -101,12 +128,51 @@ def infer(
             progress=progress,
         )
 
-    posterior = draw()
+    def propose(problem: Problem) -> Posterior:
+        return sample_independently(
+            key,
+            problem,
+            guide,
+            params or {},
+            num_draws=num_draws,
+            num_chains=num_chains,
+            seconds=remaining(),
+            mesh=mesh,
+            progress=progress,
+        )
+
+    if plates and method != "unadjusted":
+        problem = read(target, args, kwargs, params=params)
+        has_time = _can_run_chains(problem, num_chains, remaining(), mesh)
+        posterior = draw() if has_time else propose(problem)
+    else:
+        posterior = draw()
     if guide is None and posterior.needs_precision and not jax.config.read("jax_enable_x64"):
         posterior = _in_double_precision(draw) or posterior
-    if trained is not None and trained.result == "diverged":
-        posterior.add_note(f"The fit of the guide {trained.message}.")
+    if trained is not None:
+        data = f"minibatches of the plates {plates}" if plates else "the data"
+        posterior.procedure = f"A guide was trained on {data}. {posterior.procedure}"
+        if trained.result == "diverged":
+            posterior.add_note(f"The fit of the guide {trained.message}.")
     return posterior
+
+
+def _can_run_chains(
+    problem: Problem, num_chains: int, seconds: float | None, mesh: Mesh | None
+) -> bool:
+    """Whether there is time for chains on all the data, judged by one gradient."""
+    point = jnp.zeros(problem.size)
+    jax.block_until_ready(_score(problem, point))
+    started = time.monotonic()
+    jax.block_until_ready(_score(problem, point))
+    expected = num_chains * GRADIENTS_PER_CHAIN * (time.monotonic() - started)
+    limit = DEFAULT_CHAIN_SECONDS if seconds is None else seconds
+    return agreed(spread_over(mesh), expected < limit)
+
+
+@jax.jit
+def _score(problem: Problem, point: Float[Array, " d"]) -> Float[Array, " d"]:
+    return jax.grad(problem.logdensity)(point)
 
 
 def _in_double_precision(draw: Callable[[], Posterior]) -> Posterior | None:

@@ -63,6 +63,7 @@ def test_what_is_good_is_trusted(posterior):
     assert check.rhat < 1.01
     assert check.pareto_k < 0.7
     assert "Trust it" in str(check)
+    assert "chains (hmc) started from a fitted normal" in str(check)
 
 
 def test_the_summary_is_that_of_the_draws(posterior):

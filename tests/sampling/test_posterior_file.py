@@ -22,6 +22,7 @@ def posterior():
         log_weights=LogWeights(rng.normal(size=5), rng.normal(size=5)),
         findings=[Finding("Something was seen.", is_fatal=False)],
         seconds={"fit": 1.5},
+        procedure="Chains ran.",
     )
 
 
@@ -36,6 +37,7 @@ def test_a_loaded_posterior_is_the_saved_one(posterior, tmp_path):
         np.testing.assert_array_equal(loaded.chains[name], values)
     assert loaded.findings == posterior.findings
     assert loaded.seconds == posterior.seconds
+    assert loaded.procedure == "Chains ran."
     assert loaded.log_evidence == posterior.log_evidence
     assert str(loaded.check()) == str(posterior.check())
 

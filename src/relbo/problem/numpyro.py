@@ -137,8 +137,8 @@ def _traced_problem(model: Model, layout: CallLayout, data: NumPyroData) -> Prob
         trace = initial_run(program, layout.fill(data.arrays))
         refuse_discrete(trace)
         refuse_without_latents(trace)
-        refuse_free_parameters(trace, data.params)
         refuse_subsampled(trace)
+        refuse_free_parameters(trace, data.params)
         own_params.extend(name for name, site in trace.items() if site["type"] == "param")
         return {name: unconstrained_value(trace[name]) for name in latent_names(trace)}
 
@@ -161,6 +161,21 @@ def constrain_site(site: Sites, unconstrained: Array) -> tuple[Array, Array]:
     log_det = transform.log_abs_det_jacobian(unconstrained, value)
     event_dim = site["fn"].event_dim
     return value, sum_rightmost(log_det, jnp.ndim(log_det) - jnp.ndim(value) + event_dim)
+
+
+def log_abs_det(model: Model, call: Call, values: dict[str, PyTree]) -> Scalar:
+    """Computes log abs det of the map from unconstrained to constrained latent values.
+
+    Args:
+        model: the program.
+        call: its arguments.
+        values: constrained values of its parameters and latent sites.
+    """
+    with handlers.block():
+        trace = run(handlers.substitute(handlers.seed(model, jr.key(0)), data=values), call)
+    sites = [trace[name] for name in latent_names(trace)]
+    terms = [constrain_site(site, unconstrained_value(site))[1] for site in sites]
+    return jnp.sum(jnp.stack([jnp.sum(term) for term in terms]))
 
 
 def logdensity(

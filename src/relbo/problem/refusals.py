@@ -8,7 +8,13 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from relbo.problem.call import Call
-from relbo.problem.traces import Model, Sites, discrete_latents, latent_names
+from relbo.problem.traces import (
+    Model,
+    Sites,
+    discrete_latents,
+    is_observed,
+    latent_names,
+)
 
 NEEDS_VALUES = (
     jax.errors.ConcretizationTypeError,
@@ -43,14 +49,37 @@ def refuse_free_parameters(trace: dict[str, Sites], params: dict[str, PyTree]) -
         )
 
 
+class SubsampledPlatesError(ValueError):
+    """Raised where an exact log density is asked of a model with subsampled plates."""
+
+    def __init__(self, plates: list[str]):
+        super().__init__(
+            f"the plates {plates} are subsampled, and an exact log density needs all the data: "
+            "use relbo.infer, which trains a guide on minibatches first, or call the model "
+            "without subsample_size"
+        )
+        self.plates = plates
+
+
 def refuse_subsampled(trace: dict[str, Sites]) -> None:
     plates = {name: site for name, site in trace.items() if site["type"] == "plate"}
     subsampled = [n for n, site in plates.items() if len(site["value"]) < site["args"][0]]
     if subsampled:
-        raise ValueError(
-            f"the plates {subsampled} are subsampled, and an exact log density needs all the "
-            "data: call the model without subsample_size, or train a guide with relbo.fit alone"
-        )
+        raise SubsampledPlatesError(subsampled)
+
+
+def refuse_unreachable_data(trace: dict[str, Sites], plates: list[str]) -> None:
+    """Refuses observed values with one row that stand for all rows of a plate."""
+    for name, site in trace.items():
+        if not is_observed(site):
+            continue
+        shape, event_dim = jnp.shape(site["value"]), site["fn"].event_dim
+        for frame in site["cond_indep_stack"]:
+            axis = len(shape) + frame.dim - event_dim
+            if frame.name in plates and axis >= 0 and shape[axis] != frame.size:
+                raise ValueError(
+                    f"the site '{name}' has {shape[axis]} of the {frame.size} observations"
+                )
 
 
 def refuse_dynamic_supports(one: dict[str, Sites], other: dict[str, Sites]) -> None:

@@ -139,6 +139,8 @@ def sample(
         findings=findings,
         seconds=clock.laps,
         problem=problem,
+        procedure=f"Metropolis-adjusted chains ({method}) started from "
+        + ("a fitted normal." if guide is None else "draws of the guide."),
     )
 
 
@@ -245,6 +247,7 @@ def _sample_unadjusted(
         step_size=None,
         seconds=clock.laps,
         problem=problem,
+        procedure="The sampler inside the guide ran on, without Metropolis tests.",
     )
 
 

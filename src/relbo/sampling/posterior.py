@@ -36,6 +36,8 @@ class Check(NamedTuple):
     """Whether the estimates of the evidence from both sides agree; `None` without them."""
     advice: list[str]
     """What is wrong and what to try, in plain words."""
+    procedure: str = ""
+    """How the draws were made, in plain words."""
 
     def __str__(self) -> str:
         verdict = (
@@ -49,7 +51,8 @@ class Check(NamedTuple):
             numbers.append(f"acceptance {self.acceptance:.2f}")
         if self.pareto_k is not None:
             numbers.append(f"Pareto k of the evidence {self.pareto_k:.2f}")
-        return "\n".join([f"{verdict} {', '.join(numbers)}.", *self.advice])
+        lines = [f"{verdict} {', '.join(numbers)}.", self.procedure, *self.advice]
+        return "\n".join(filter(None, lines))
 
 
 class Summary(NamedTuple):
@@ -88,6 +91,7 @@ class Posterior:
         findings: what the sampler noticed.
         seconds: seconds of each phase.
         problem: the model with its data, which `to_arviz` needs for likelihoods.
+        procedure: how the draws were made, in plain words.
     """
 
     def __init__(
@@ -102,6 +106,7 @@ class Posterior:
         findings: Sequence[Finding] = (),
         seconds: dict[str, float] | None = None,
         problem: Problem | None = None,
+        procedure: str = "",
     ):
         self.chains = chains
         self.num_draws = num_draws
@@ -111,6 +116,7 @@ class Posterior:
         self.log_weights = log_weights
         self.findings = tuple(findings)
         self.seconds = dict(seconds or {})
+        self.procedure = procedure
         self._problem = problem
 
     @property
@@ -178,6 +184,7 @@ class Posterior:
             findings=self.findings,
             seconds=self.seconds,
             problem=self._problem,
+            procedure=self.procedure,
         )
 
     def summary(self) -> Summary:
@@ -241,6 +248,7 @@ class Posterior:
             pareto_k,
             is_known if weights is not None else None,
             advice,
+            self.procedure,
         )
 
     def to_arviz(

@@ -27,6 +27,7 @@ class SavedPosterior(NamedTuple):
     step_size: float | None
     findings: tuple[Finding, ...]
     seconds: dict[str, float]
+    procedure: str = ""
 
 
 def write_posterior(path: str | Path, saved: SavedPosterior) -> Path:
@@ -41,6 +42,7 @@ def write_posterior(path: str | Path, saved: SavedPosterior) -> Path:
         "step_size": None if saved.step_size is None else float(saved.step_size),
         "findings": [[text, bool(fatal), kind] for text, fatal, kind in saved.findings],
         "seconds": {name: float(value) for name, value in saved.seconds.items()},
+        "procedure": saved.procedure,
     }
     weights = {} if saved.log_weights is None else saved.log_weights._asdict()
     groups = {"chains": saved.chains, "stats": saved.sample_stats, "weights": weights}
@@ -49,6 +51,8 @@ def write_posterior(path: str | Path, saved: SavedPosterior) -> Path:
         for group, members in groups.items()
         for name, values in members.items()
     }
+    # A damaged archive may hide some of them.
+    header["arrays"] = sorted(arrays)
     # Written to a temporary file and moved, so that a file is never half written.
     temporary = path.with_name(f"{path.name}.partial")
     with temporary.open("wb") as stream:
@@ -86,6 +90,7 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def _checked(header: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> SavedPosterior:
+    _require(header.pop("arrays", sorted(arrays)) == sorted(arrays), "all arrays are there")
     group = lambda prefix: {
         name.removeprefix(prefix): values
         for name, values in arrays.items()
@@ -122,6 +127,7 @@ def _checked(header: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> SavedP
         check_bool("is_fatal", is_fatal)
     for value in saved.seconds.values():
         _require(isinstance(value, float) and value >= 0, "seconds are not negative")
+    _require(isinstance(saved.procedure, str), "the procedure is a text")
     return saved
 
 

@@ -1,0 +1,242 @@
+"""Independent Metropolis steps: a guide proposes, and the posterior accepts or rejects."""
+
+import time
+import warnings
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, Scalar
+
+from relbo._devices import is_past, local, spread_over
+from relbo._progress import progress_bar
+from relbo.evaluate import importance_estimate
+from relbo.evaluate.batches import map_with_keys
+from relbo.guides.refined_guide import AbstractRefinedGuide
+from relbo.problem import Problem
+from relbo.problem.numpyro import log_abs_det, substituted
+from relbo.problem.traces import run
+from relbo.sampling._sample import _constrain, _seed_words
+from relbo.sampling.ensemble import _num_superchains
+from relbo.sampling.evidence import LogWeights
+from relbo.sampling.findings import (
+    Finding,
+    UnconstrainedChains,
+    findings_of_chains,
+    findings_of_edges,
+    findings_of_tails,
+)
+from relbo.sampling.posterior import Posterior
+
+MIN_LENGTH = 8
+"""Proposals for each chain, whatever the time budget."""
+PROPOSING_SHARE = 0.85
+"""The share of the time budget after which no more proposals are made."""
+PILOTS_PER_DIMENSION, MAX_PILOTS = 8, 800
+"""Numbers of first proposals, whose scores correct the guide's mean."""
+MAX_PARETO_K = 0.7
+"""Importance weights with a larger tail index are unreliable."""
+
+
+class Proposals(NamedTuple):
+    """Draws of a guide in unconstrained space."""
+
+    points: Float[Array, "*n d"]
+    score: Float[Array, "*n d"]
+    logdensity: Float[Array, "*n"]
+    log_weights: Float[Array, "*n"]
+    """log p(x, z) - log q(z); of a refined guide, those of whole paths."""
+
+
+def sample_independently(
+    key: PRNGKeyArray,
+    problem: Problem,
+    guide: Any,
+    params: dict[str, PyTree],
+    *,
+    num_draws: int,
+    num_chains: int,
+    seconds: float | None = None,
+    mesh: Mesh | None = None,
+    progress: bool = True,
+) -> Posterior:
+    """Samples a posterior with proposals that are independent draws of a guide.
+
+    A proposal with weight w replaces a draw with weight w' with probability min(1, w / w').
+    The chains sample the posterior exactly, at one gradient per draw: far fewer than
+    Hamiltonian chains take, but the guide has to fit well. The weights show whether it does.
+
+    Args:
+        key: a random key.
+        problem: the posterior.
+        guide: a trained guide.
+        params: its parameters.
+        num_draws: number of draws to return; fewer if the time is up.
+        num_chains: number of chains.
+        seconds: time budget in seconds; at least 8 proposals are made for each chain.
+        mesh: the devices that share them.
+        progress: whether to show a progress bar.
+
+    Returns:
+        A `Posterior`.
+    """
+    started = time.monotonic()
+    deadline = np.inf if seconds is None else started + PROPOSING_SHARE * seconds
+    spread, length = spread_over(mesh), max(-(-num_draws // num_chains), MIN_LENGTH)
+    if isinstance(guide, AbstractRefinedGuide):
+        guide = guide.at_full_size()
+
+    def propose(key: PRNGKeyArray, shift: Float[np.ndarray, " d"]) -> Proposals:
+        function = eqx.Partial(_propose, problem, params, guide, shift)
+        with warnings.catch_warnings():
+            # All local values are drawn, whatever size of minibatch the model names.
+            warnings.filterwarnings("ignore", "subsample_size does not match")
+            made = map_with_keys(key, function, num_chains, batch_size=1, mesh=mesh)
+        return jax.tree.map(lambda x: np.asarray(x, float), local(spread, made))
+
+    pilot_key, key = jr.split(key)
+    with progress_bar(progress) as report:
+        shift = np.zeros(problem.size, np.dtype(jnp.result_type(float)))
+        num_pilots = -(-min(PILOTS_PER_DIMENSION * problem.size, MAX_PILOTS) // num_chains)
+        pilots = [propose(pilot, shift) for pilot in jr.split(pilot_key, num_pilots)]
+        shift = _newton_step(_joined(pilots)).astype(shift.dtype)
+        rounds: list[Proposals] = []
+        # The first round is for where the chains start.
+        for turn, round_key in enumerate(jr.split(key, length + 1)):
+            report("propose", turn / length)
+            rounds.append(propose(round_key, shift))
+            if turn >= MIN_LENGTH and is_past(spread, deadline):
+                break
+        report("propose", 1.0)
+    rng = np.random.default_rng(_seed_words(key))
+    proposals = _joined(rounds)
+    visited, acceptance = metropolis(rng, proposals.log_weights.reshape(-1, num_chains))
+    kept = Proposals(*(part[visited] for part in proposals))
+    chains = UnconstrainedChains(*kept[:3], acceptance)
+    values = _constrain(problem, chains.draws)
+    return Posterior(
+        values,
+        num_draws=min(num_draws, visited.size),
+        sample_stats={"lp": chains.logdensity.T, "acceptance_rate": acceptance.T},
+        num_superchains=_num_superchains(num_chains),
+        step_size=None,
+        # What the chains visit are draws of the same paths, given that they end there.
+        log_weights=LogWeights(proposals.log_weights, kept.log_weights.ravel()),
+        findings=[
+            *_findings_of_guide(guide, proposals.log_weights),
+            *findings_of_chains(chains, problem.coordinate_names(), _resolution()),
+            *findings_of_edges(_latent(problem, values), chains.logdensity.T),
+            *findings_of_tails(_latent(problem, values)),
+        ],
+        seconds={"propose": time.monotonic() - started},
+        problem=problem,
+        procedure="The guide proposed draws, and independent Metropolis steps accepted or "
+        "rejected them.",
+    )
+
+
+def metropolis(
+    rng: np.random.Generator, log_weights: Float[np.ndarray, "rounds chains"]
+) -> tuple[Int[np.ndarray, "draws chains"], Float[np.ndarray, "draws chains"]]:
+    """Accepts or rejects proposals.
+
+    Args:
+        rng: the source of all noise.
+        log_weights: log weights of the proposals. The chains start from the first round.
+
+    Returns:
+        The flat index of the proposal that each chain is at, after every further round, and
+        the probabilities with which the proposals were accepted.
+    """
+    num_chains = log_weights.shape[1]
+    # A proposal whose weight is not a number is never accepted.
+    flat = np.where(np.isnan(log_weights), -np.inf, log_weights).ravel()
+    first = flat[:num_chains]
+    if not np.isfinite(first.max()):
+        raise ValueError("guide: its draws have no density in the model; train it again")
+    weights = np.exp(first - first.max())
+    current = rng.choice(num_chains, num_chains, p=weights / weights.sum())
+    visited, acceptance = [], []
+    for start in range(num_chains, flat.size, num_chains):
+        proposed = np.arange(start, start + num_chains)
+        rate = np.exp(np.minimum(0.0, flat[proposed] - flat[current]))
+        current = np.where(rng.uniform(size=num_chains) < rate, proposed, current)
+        visited.append(current)
+        acceptance.append(rate)
+    return np.stack(visited), np.stack(acceptance)
+
+
+def _propose(
+    problem: Problem,
+    params: dict[str, PyTree],
+    guide: Any,
+    shift: Float[Array, " d"],
+    key: PRNGKeyArray,
+) -> Proposals:
+    """Draws from the guide, shifts the draw and weighs it by the posterior."""
+    with substituted(key, params):
+        trace = run(guide, problem.call)
+    values = {site.name: trace[site.name]["value"] for site in problem.sites}
+    given = {**problem.data.params, **values}
+    log_q = _log_q(trace) + log_abs_det(problem.program.model, problem.call, given)
+    point = problem.unconstrain(values) + shift
+    logdensity, score = jax.value_and_grad(problem.logdensity)(point)
+    return Proposals(point, score, logdensity, logdensity - log_q)
+
+
+def _newton_step(pilots: Proposals) -> Float[np.ndarray, " d"]:
+    """Returns the step from a guide's mean to that of a normal posterior as wide as the guide.
+
+    Training on minibatches leaves the mean with an error of a part of a standard deviation.
+    """
+    fine = np.isfinite(pilots.score).all(1)
+    if fine.sum() < 2:
+        return np.zeros(pilots.points.shape[1])
+    centred, slope = (
+        pilots.points[fine] - pilots.points[fine].mean(0),
+        pilots.score[fine].mean(0),
+    )
+    if fine.sum() < PILOTS_PER_DIMENSION * len(slope):
+        return centred.var(0) * slope
+    return centred.T @ (centred @ slope) / fine.sum()
+
+
+def _joined(rounds: list[Proposals]) -> Proposals:
+    return jax.tree.map(lambda *parts: np.concatenate(parts), *rounds)
+
+
+def _log_q(trace: dict[str, dict[str, Any]]) -> Scalar:
+    terms = [
+        jnp.sum(site["fn"].log_prob(site["value"])) * (site["scale"] or 1.0)
+        for site in trace.values()
+        if site["type"] == "sample"
+    ]
+    return jnp.sum(jnp.stack(terms))
+
+
+def _findings_of_guide(guide: Any, log_weights: Float[np.ndarray, " n"]) -> list[Finding]:
+    if isinstance(guide, AbstractRefinedGuide) and guide.bound.valid is not True:
+        reason = f"The weights of the guide's draws are not valid: {guide.bound.reason}"
+        return [Finding(f"{reason.rstrip('.')}. Use relbo.AutoRefined(model).")]
+    pareto_k = importance_estimate(log_weights).pareto_k
+    if pareto_k is not None and pareto_k <= MAX_PARETO_K:
+        return []
+    return [
+        Finding(
+            f"The guide is too far from the posterior to propose draws (Pareto k "
+            f"{pareto_k:.2f}). Give more seconds, so that it is trained longer or chains can "
+            "run on all the data, or use a richer guide."
+        )
+    ]
+
+
+def _latent(problem: Problem, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {site.name: values[site.name] for site in problem.sites}
+
+
+def _resolution() -> float:
+    return float(jnp.finfo(jnp.result_type(float)).eps)
