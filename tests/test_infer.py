@@ -9,7 +9,7 @@ from numpyro.infer.autoguide import AutoMultivariateNormal
 import relbo
 from relbo import _infer
 
-NUM, SIZE, NOISE = 600, 2, 0.7
+NUM, SIZE, NOISE = 200, 2, 0.7
 RNG = np.random.default_rng(1)
 X = np.stack([np.ones(NUM), RNG.normal(1.0, 1.0, NUM)], 1).astype(np.float32)
 Y = (X @ [0.5, -1.0] + NOISE * RNG.normal(size=NUM)).astype(np.float32)
@@ -39,7 +39,7 @@ def test_a_subsampled_regression_is_right(monkeypatch):
     guide = relbo.AutoRefined(regression, base=AutoMultivariateNormal, num_steps=0)
     for limit, words in ((300.0, "adjusted chains (hmc)"), (0.0, "independent Metropolis")):
         monkeypatch.setattr(_infer, "DEFAULT_CHAIN_SECONDS", limit)
-        posterior = relbo.infer(0, regression, (X, Y, 64), guide=guide, progress=False)
+        posterior = relbo.infer(0, regression, (X, Y, 20), guide=guide, progress=False)
         assert_exact(posterior)
         assert "trained on minibatches of the plates ['rows']" in posterior.procedure
         assert words in str(posterior.check())
@@ -47,7 +47,7 @@ def test_a_subsampled_regression_is_right(monkeypatch):
 
 @pytest.mark.slow
 def test_a_refined_guide_is_trained_by_itself():
-    posterior = relbo.infer(0, regression, (X, Y, 64), progress=False)
+    posterior = relbo.infer(0, regression, (X, Y, 20), progress=False)
     assert_exact(posterior)
     assert "trained on minibatches" in posterior.procedure
 

@@ -9,6 +9,7 @@ import pytest
 from numpyro import handlers
 from numpyro.infer.autoguide import AutoDiagonalNormal
 
+import relbo
 from relbo.problem import read
 from relbo.sampling.independent import metropolis, sample_independently
 
@@ -57,8 +58,8 @@ def test_proposals_without_a_weight_are_never_accepted():
 
 
 def test_a_fair_guide_gives_exact_draws_and_the_evidence():
-    """The guide's mean is half a standard deviation off, its widths by a fifth."""
-    posterior = propose([MEAN + 0.5 * SD, 0.9], [1.2 * SD, 0.75])
+    """The guide's widths are off by a fifth. Its mean is corrected; uncorrected it would fail."""
+    posterior = propose([MEAN + 1.5 * SD, 0.9], [1.2 * SD, 0.75])
     check = posterior.check()
     assert check.trustworthy, check
     assert check.evidence_is_known
@@ -87,3 +88,20 @@ def test_without_time_there_are_eight_proposals_for_each_chain():
     posterior = propose([MEAN, 1.0], [SD, 0.6], seconds=0.0)
     assert posterior.sample_stats["lp"].shape == (64, 8)
     assert posterior.num_draws == 512
+
+
+def test_weights_without_a_valid_account_are_not_trusted():
+    refinement = relbo.Refinement(relbo.SGD(0.01), relbo.ParticleAccount(), num_steps=1)
+    guide = relbo.AutoRefined(model, refinement=refinement)
+    with handlers.block(), handlers.seed(rng_seed=0):
+        guide.set_up(Y)
+    params = {
+        "auto_loc": jnp.array([MEAN, 1.0]),
+        "auto_scale": jnp.array([SD, 0.6]),
+        "auto_step_size": jnp.array(0.01),
+    }
+    problem = read(model, (Y,))
+    options = {"num_draws": 512, "num_chains": 64, "progress": False}
+    posterior = sample_independently(0, problem, guide, params, **options)
+    assert "not valid" in posterior.notes[0]
+    assert not posterior.check().trustworthy

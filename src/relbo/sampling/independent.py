@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, Scalar
 
 from relbo._devices import is_past, local, spread_over
 from relbo._progress import progress_bar
-from relbo.evaluate import importance_estimate
+from relbo.core.random import KeyLike, as_key
 from relbo.evaluate.batches import map_with_keys
 from relbo.guides.refined_guide import AbstractRefinedGuide
 from relbo.problem import Problem
@@ -45,15 +45,15 @@ MAX_PARETO_K = 0.7
 class Proposals(NamedTuple):
     """Draws of a guide in unconstrained space."""
 
-    points: Float[Array, "*n d"]
-    score: Float[Array, "*n d"]
-    logdensity: Float[Array, "*n"]
-    log_weights: Float[Array, "*n"]
+    points: Float[np.ndarray, "*n d"]
+    score: Float[np.ndarray, "*n d"]
+    logdensity: Float[np.ndarray, "*n"]
+    log_weights: Float[np.ndarray, "*n"]
     """log p(x, z) - log q(z); of a refined guide, those of whole paths."""
 
 
 def sample_independently(
-    key: PRNGKeyArray,
+    key: KeyLike,
     problem: Problem,
     guide: Any,
     params: dict[str, PyTree],
@@ -71,7 +71,7 @@ def sample_independently(
     Hamiltonian chains take, but the guide has to fit well. The weights show whether it does.
 
     Args:
-        key: a random key.
+        key: a random key, or an integer seed.
         problem: the posterior.
         guide: a trained guide.
         params: its parameters.
@@ -86,7 +86,7 @@ def sample_independently(
     """
     started = time.monotonic()
     deadline = np.inf if seconds is None else started + PROPOSING_SHARE * seconds
-    spread, length = spread_over(mesh), max(-(-num_draws // num_chains), MIN_LENGTH)
+    typed_key, spread = as_key(key), spread_over(mesh)
     if isinstance(guide, AbstractRefinedGuide):
         guide = guide.at_full_size()
 
@@ -96,28 +96,42 @@ def sample_independently(
             # All local values are drawn, whatever size of minibatch the model names.
             warnings.filterwarnings("ignore", "subsample_size does not match")
             made = map_with_keys(key, function, num_chains, batch_size=1, mesh=mesh)
-        return jax.tree.map(lambda x: np.asarray(x, float), local(spread, made))
+        return Proposals(*(np.asarray(part, float) for part in local(spread, made)))
 
-    pilot_key, key = jr.split(key)
     with progress_bar(progress) as report:
+        pilot_key, main_key = jr.split(typed_key)
         shift = np.zeros(problem.size, np.dtype(jnp.result_type(float)))
         num_pilots = -(-min(PILOTS_PER_DIMENSION * problem.size, MAX_PILOTS) // num_chains)
-        pilots = [propose(pilot, shift) for pilot in jr.split(pilot_key, num_pilots)]
+        pilots = [propose(key, shift) for key in jr.split(pilot_key, num_pilots)]
         shift = _newton_step(_joined(pilots)).astype(shift.dtype)
-        rounds: list[Proposals] = []
+        length, rounds = max(-(-num_draws // num_chains), MIN_LENGTH), []
         # The first round is for where the chains start.
-        for turn, round_key in enumerate(jr.split(key, length + 1)):
+        for turn, round_key in enumerate(jr.split(main_key, length + 1)):
             report("propose", turn / length)
             rounds.append(propose(round_key, shift))
             if turn >= MIN_LENGTH and is_past(spread, deadline):
                 break
         report("propose", 1.0)
-    rng = np.random.default_rng(_seed_words(key))
-    proposals = _joined(rounds)
+    rng = np.random.default_rng(_seed_words(typed_key))
+    posterior = _accepted(rng, problem, _joined(rounds), num_chains, num_draws)
+    posterior.findings = (*_findings_of_guide(guide, posterior), *posterior.findings)
+    posterior.seconds = {"propose": time.monotonic() - started}
+    return posterior
+
+
+def _accepted(
+    rng: np.random.Generator,
+    problem: Problem,
+    proposals: Proposals,
+    num_chains: int,
+    num_draws: int,
+) -> Posterior:
     visited, acceptance = metropolis(rng, proposals.log_weights.reshape(-1, num_chains))
     kept = Proposals(*(part[visited] for part in proposals))
     chains = UnconstrainedChains(*kept[:3], acceptance)
     values = _constrain(problem, chains.draws)
+    latent = {site.name: values[site.name] for site in problem.sites}
+    resolution = float(jnp.finfo(jnp.result_type(float)).eps)
     return Posterior(
         values,
         num_draws=min(num_draws, visited.size),
@@ -127,12 +141,10 @@ def sample_independently(
         # What the chains visit are draws of the same paths, given that they end there.
         log_weights=LogWeights(proposals.log_weights, kept.log_weights.ravel()),
         findings=[
-            *_findings_of_guide(guide, proposals.log_weights),
-            *findings_of_chains(chains, problem.coordinate_names(), _resolution()),
-            *findings_of_edges(_latent(problem, values), chains.logdensity.T),
-            *findings_of_tails(_latent(problem, values)),
+            *findings_of_chains(chains, problem.coordinate_names(), resolution),
+            *findings_of_edges(latent, chains.logdensity.T),
+            *findings_of_tails(latent),
         ],
-        seconds={"propose": time.monotonic() - started},
         problem=problem,
         procedure="The guide proposed draws, and independent Metropolis steps accepted or "
         "rejected them.",
@@ -176,7 +188,7 @@ def _propose(
     guide: Any,
     shift: Float[Array, " d"],
     key: PRNGKeyArray,
-) -> Proposals:
+) -> tuple[Array, Array, Array, Array]:
     """Draws from the guide, shifts the draw and weighs it by the posterior."""
     with substituted(key, params):
         trace = run(guide, problem.call)
@@ -185,7 +197,7 @@ def _propose(
     log_q = _log_q(trace) + log_abs_det(problem.program.model, problem.call, given)
     point = problem.unconstrain(values) + shift
     logdensity, score = jax.value_and_grad(problem.logdensity)(point)
-    return Proposals(point, score, logdensity, logdensity - log_q)
+    return point, score, logdensity, logdensity - log_q
 
 
 def _newton_step(pilots: Proposals) -> Float[np.ndarray, " d"]:
@@ -206,7 +218,7 @@ def _newton_step(pilots: Proposals) -> Float[np.ndarray, " d"]:
 
 
 def _joined(rounds: list[Proposals]) -> Proposals:
-    return jax.tree.map(lambda *parts: np.concatenate(parts), *rounds)
+    return Proposals(*map(np.concatenate, zip(*rounds, strict=True)))
 
 
 def _log_q(trace: dict[str, dict[str, Any]]) -> Scalar:
@@ -218,12 +230,12 @@ def _log_q(trace: dict[str, dict[str, Any]]) -> Scalar:
     return jnp.sum(jnp.stack(terms))
 
 
-def _findings_of_guide(guide: Any, log_weights: Float[np.ndarray, " n"]) -> list[Finding]:
+def _findings_of_guide(guide: Any, posterior: Posterior) -> list[Finding]:
     if isinstance(guide, AbstractRefinedGuide) and guide.bound.valid is not True:
         reason = f"The weights of the guide's draws are not valid: {guide.bound.reason}"
         return [Finding(f"{reason.rstrip('.')}. Use relbo.AutoRefined(model).")]
-    pareto_k = importance_estimate(log_weights).pareto_k
-    if pareto_k is not None and pareto_k <= MAX_PARETO_K:
+    pareto_k = posterior.pareto_k
+    if pareto_k is None or pareto_k <= MAX_PARETO_K:
         return []
     return [
         Finding(
@@ -232,11 +244,3 @@ def _findings_of_guide(guide: Any, log_weights: Float[np.ndarray, " n"]) -> list
             "run on all the data, or use a richer guide."
         )
     ]
-
-
-def _latent(problem: Problem, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {site.name: values[site.name] for site in problem.sites}
-
-
-def _resolution() -> float:
-    return float(jnp.finfo(jnp.result_type(float)).eps)

@@ -143,6 +143,11 @@ class Posterior:
         return None if self.log_weights is None else self.log_weights.upper[0]
 
     @property
+    def pareto_k(self) -> float | None:
+        """Pareto k of the weights behind the evidence; they are reliable below 0.7."""
+        return None if self.log_weights is None else _pareto_k(self.log_weights.forward)
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What the sampler noticed, in words."""
         return tuple(finding.text for finding in self.findings)
@@ -217,8 +222,7 @@ class Posterior:
         bad = np.flatnonzero(self.bad_chains).tolist()
         rate = self.sample_stats.get("acceptance_rate")
         acceptance = None if rate is None else float(rate.mean())
-        weights = self.log_weights
-        pareto_k = None if weights is None else _pareto_k(weights.forward)
+        weights, pareto_k = self.log_weights, self.pareto_k
         # A constant has no effective sample size.
         smallest = float(np.nanmin(ess)) if np.any(np.isfinite(ess)) else float("nan")
         advice = _advice(summary.names[worst], float(rhat[worst]), smallest, acceptance, bad)
