@@ -58,7 +58,7 @@ def test_proposals_without_a_weight_are_never_accepted():
 
 
 def test_a_fair_guide_gives_exact_draws_and_the_evidence():
-    """The guide's widths are off by a fifth. Its mean is corrected; uncorrected it would fail."""
+    """The guide is too wide. Its mean, which would fail, is corrected."""
     posterior = propose([MEAN + 1.5 * SD, 0.9], [1.2 * SD, 0.75])
     check = posterior.check()
     assert check.trustworthy, check
