@@ -13,7 +13,12 @@ from jaxtyping import Array, Float
 from relbo._devices import agreed, spread_over
 from relbo.core.random import KeyLike, as_key
 from relbo.problem import Problem, read
-from relbo.problem.plates import subsampled_plates, with_jax_arrays, with_whole_data
+from relbo.problem.plates import (
+    subsampled_plates,
+    with_jax_arrays,
+    with_stratified_minibatches,
+    with_whole_data,
+)
 from relbo.sampling import Posterior, sample
 from relbo.sampling._sample import (
     SamplingMethod,
@@ -24,7 +29,7 @@ from relbo.sampling.independent import sample_independently
 from relbo.training import Stopping, fit
 
 NUM_EVIDENCE_DRAWS = 640
-GRADIENTS_PER_CHAIN = 500
+GRADIENTS_PER_CHAIN = 300
 """What chains usually take, with their warm-up and the evidence."""
 DEFAULT_CHAIN_SECONDS = 300.0
 """How long chains on all the data of a subsampled plate may take without a time budget."""
@@ -98,7 +103,7 @@ def infer(
         # Half of the time for each: a rough fit is a better start than none.
         trained = fit(
             fit_key,
-            model,
+            with_stratified_minibatches(model) if plates else model,
             args,
             kwargs,
             guide=guide,
@@ -151,7 +156,8 @@ def infer(
         posterior = _in_double_precision(draw) or posterior
     if trained is not None:
         data = f"minibatches of the plates {plates}" if plates else "the data"
-        posterior.procedure = f"A guide was trained on {data}. {posterior.procedure}"
+        trained_on = f"A guide was trained on {data}; no other modes were looked for."
+        posterior.procedure = f"{trained_on} {posterior.procedure}"
         if trained.result == "diverged":
             posterior.add_note(f"The fit of the guide {trained.message}.")
     return posterior

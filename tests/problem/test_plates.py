@@ -1,13 +1,24 @@
 """Models with subsampled plates, read with all of their data."""
 
+import jax
 import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from numpyro import handlers
+from numpyro.infer.util import log_density
 
 from relbo.problem import model_from_logdensity, read
-from relbo.problem.plates import WholeData, subsampled_plates, with_whole_data
+from relbo.problem.plates import (
+    FixedMinibatch,
+    ModelWithPlates,
+    stratified_indices,
+    subsampled_plates,
+    with_stratified_minibatches,
+    with_whole_data,
+)
 
 Y = np.linspace(-1.0, 2.0, 12)
 
@@ -64,5 +75,35 @@ def test_a_minibatch_in_the_arguments_is_refused(size):
 
 
 def test_two_readings_are_equal_so_that_nothing_is_compiled_again():
-    assert WholeData(indexed) == WholeData(indexed)
-    assert hash(WholeData(indexed)) == hash(WholeData(indexed))
+    one, other = (with_whole_data(indexed, (Y, 4), None, ["rows"]) for _ in range(2))
+    assert one == other
+    assert hash(one) == hash(other)
+    assert with_stratified_minibatches(indexed) is with_stratified_minibatches(indexed)
+
+
+def test_stratified_indices_are_different_and_uniform():
+    draw = jax.jit(jax.vmap(lambda key: stratified_indices(10, 4, key)))
+    indices = np.sort(draw(jr.split(jr.key(0), 20_000)), axis=1)
+    assert np.all(np.diff(indices, axis=1) > 0)
+    counts = np.bincount(indices.ravel(), minlength=10)
+    expected, error = 20_000 * 0.4, (20_000 * 0.4 * 0.6) ** 0.5
+    assert np.all(np.abs(counts - expected) < 4.5 * error)
+
+
+def test_stratified_minibatches_have_the_expectation_of_the_whole():
+    model = with_stratified_minibatches(indexed)
+
+    def log_joint(key):
+        return log_density(handlers.seed(model, key), (Y, 4), {}, {"mean": 0.3})[0]
+
+    values = np.asarray(jax.jit(jax.vmap(log_joint))(jr.split(jr.key(0), 4_000)), float)
+    whole = log_density(indexed, (Y,), {}, {"mean": 0.3})[0]
+    assert values.std() > 0.1
+    assert abs(values.mean() - whole) < 4 * values.std() / 4_000**0.5
+
+
+def test_a_fixed_minibatch_has_a_density_of_its_own_on_the_scale_of_the_whole():
+    problem = read(ModelWithPlates(indexed, FixedMinibatch), (np.ones(12), 4))
+    plain = read(indexed, (np.ones(12),))
+    point = jnp.array([0.3])
+    np.testing.assert_allclose(problem.logdensity(point), plain.logdensity(point), rtol=1e-5)

@@ -1,10 +1,14 @@
-"""Models with subsampled plates, read with all of their data."""
+"""Models with subsampled plates: all of their data, or cheap minibatches."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, Int, PRNGKeyArray
 from numpyro.primitives import Messenger
 
 from relbo.problem.call import Call, checked_call, split_call
@@ -18,26 +22,67 @@ from relbo.problem.traces import Model, initial_run
 
 
 @dataclasses.dataclass(frozen=True)
-class WholeData:
-    """A model that ignores the `subsample_size` of its plates.
+class ModelWithPlates:
+    """A model whose plates take other indices.
 
     Two of them are equal if their models are, so that a second run compiles nothing.
     """
 
     model: Model
+    plates: type[Messenger]
+    """One of the handlers below."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with _WholePlates():
+        with self.plates():
             return self.model(*args, **kwargs)
 
 
-class _WholePlates(Messenger):
+class WholePlates(Messenger):
     """Gives every plate all of its indices."""
 
     def process_message(self, msg: dict[str, Any]) -> None:
         if msg["type"] == "plate":
             size = msg["args"][0]
             msg["args"], msg["value"] = (size, size), jnp.arange(size)
+
+
+class FixedMinibatch(Messenger):
+    """Gives every subsampled plate the same indices in each run, and a density thereby."""
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if is_subsampled_plate(msg):
+            size, number = msg["args"]
+            msg["args"] = (number, number)
+            msg["value"] = stratified_indices(size, number, jr.key(0))
+
+
+class StratifiedMinibatches(Messenger):
+    """Draws the indices of a minibatch at a cost that does not grow with the plate."""
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if is_subsampled_plate(msg):
+            msg["fn"] = stratified_indices
+
+
+def is_subsampled_plate(msg: dict[str, Any]) -> bool:
+    return msg["type"] == "plate" and msg["value"] is None
+
+
+def stratified_indices(size: int, number: int, rng_key: PRNGKeyArray) -> Int[Array, " n"]:
+    """Draws different indices below `size`, one from each of `number` strata.
+
+    The strata are rotated at random, so that every index is drawn with the same probability.
+    """
+    start_key, key = jr.split(rng_key)
+    edges = np.linspace(0, size, number + 1).astype(np.int32)
+    inside = jr.randint(key, (number,), edges[:-1], edges[1:])
+    return (inside + jr.randint(start_key, (), 0, size)) % size
+
+
+@functools.lru_cache(8)
+def with_stratified_minibatches(model: Model) -> ModelWithPlates:
+    """Returns the same object for the same model, as the compiled programs of `fit` need."""
+    return ModelWithPlates(model, StratifiedMinibatches)
 
 
 def subsampled_plates(model: Any, args: tuple, kwargs: dict[str, Any] | None) -> list[str]:
@@ -54,13 +99,13 @@ def subsampled_plates(model: Any, args: tuple, kwargs: dict[str, Any] | None) ->
 
 def with_whole_data(
     model: Model, args: tuple, kwargs: dict[str, Any] | None, plates: list[str]
-) -> WholeData:
+) -> ModelWithPlates:
     """Returns the model with all of the data of its plates.
 
     Raises:
         ValueError: if the arguments do not contain all the data.
     """
-    whole = WholeData(model)
+    whole = ModelWithPlates(model, WholePlates)
     layout, arrays = split_call(checked_call(args, kwargs))
 
     def visit(arrays: tuple) -> None:

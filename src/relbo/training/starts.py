@@ -19,6 +19,10 @@ from numpyro.infer.autoguide import (
 from relbo.core.checks import check_bool, check_integer
 from relbo.gaussian import NormalFitter, WhiteningNormal, compiled_evaluate, points_per_step
 from relbo.problem import Problem, read
+from relbo.problem.call import Call
+from relbo.problem.plates import FixedMinibatch, ModelWithPlates
+from relbo.problem.refusals import SubsampledPlatesError
+from relbo.problem.traces import Model, has_local_sites, initial_run
 from relbo.training.data import TrainingData
 from relbo.training.optimiser import normal_base
 from relbo.training.program import Program
@@ -72,10 +76,8 @@ def warm_values(
     base = normal_base(program.guide)
     if base is None or base.create_plates is not None:
         return {}
-    try:
-        problem = read(program.model, *data.first_call)
-    except ValueError:
-        # Minibatches, free parameters or discrete sites: there is no density to fit.
+    problem = _problem_of(program.model, data.first_call)
+    if problem is None:
         return {}
     locations = [f"{base.prefix}_loc"]
     if not isinstance(base, AutoContinuous):
@@ -90,6 +92,20 @@ def warm_values(
             return {}
         found.append(_parameters(base, problem, normal.reordered(positions)))
     return jax.tree.map(lambda *x: np.stack(x), *found)
+
+
+def _problem_of(model: Model, call: Call) -> Problem | None:
+    """Reads a model, with one minibatch if it subsamples its data; `None` if it cannot be."""
+    try:
+        return read(model, *call)
+    except SubsampledPlatesError:
+        if has_local_sites(initial_run(model, call)):
+            return None
+        # Its posterior has the right scales, and a mean that training corrects.
+        return _problem_of(ModelWithPlates(model, FixedMinibatch), call)
+    except ValueError:
+        # Free parameters or discrete sites: there is no density to fit.
+        return None
 
 
 def _fitted_normal(
