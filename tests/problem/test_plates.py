@@ -103,7 +103,16 @@ def test_stratified_minibatches_have_the_expectation_of_the_whole():
 
 
 def test_a_fixed_minibatch_has_a_density_of_its_own_on_the_scale_of_the_whole():
-    problem = read(ModelWithPlates(indexed, FixedMinibatch), (np.ones(12), 4))
-    plain = read(indexed, (np.ones(12),))
+    constant, point = np.ones(12), jnp.array([0.3])
+    fixed = read(ModelWithPlates(indexed, FixedMinibatch), (constant, 4))
+    expected = read(indexed, (constant,)).logdensity(point)
+    np.testing.assert_allclose(fixed.logdensity(point), expected, rtol=1e-5)
+
+
+def test_a_fixed_minibatch_is_large_if_the_model_can_take_it():
+    model = ModelWithPlates(with_stratified_minibatches(indexed), FixedMinibatch)
+    whole = read(indexed, (Y,))
     point = jnp.array([0.3])
-    np.testing.assert_allclose(problem.logdensity(point), plain.logdensity(point), rtol=1e-5)
+    np.testing.assert_allclose(
+        read(model, (Y, 4)).logdensity(point), whole.logdensity(point), rtol=1e-5
+    )

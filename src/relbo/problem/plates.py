@@ -20,6 +20,9 @@ from relbo.problem.refusals import (
 )
 from relbo.problem.traces import Model, initial_run
 
+NUM_FIXED_ROWS = 16_384
+"""The number of rows of a fixed minibatch, where the model can take them."""
+
 
 @dataclasses.dataclass(frozen=True)
 class ModelWithPlates:
@@ -52,12 +55,18 @@ class FixedMinibatch(Messenger):
     def process_message(self, msg: dict[str, Any]) -> None:
         if is_subsampled_plate(msg):
             size, number = msg["args"]
+            if msg["fn"] is stratified_indices:
+                # The model takes whatever indices it is given, so more of them are possible.
+                number = max(number, min(size, NUM_FIXED_ROWS))
             msg["args"] = (number, number)
             msg["value"] = stratified_indices(size, number, jr.key(0))
 
 
 class StratifiedMinibatches(Messenger):
-    """Draws the indices of a minibatch at a cost that does not grow with the plate."""
+    """Draws the indices of a minibatch at a cost that does not grow with the plate.
+
+    For models that take their data by these indices.
+    """
 
     def process_message(self, msg: dict[str, Any]) -> None:
         if is_subsampled_plate(msg):

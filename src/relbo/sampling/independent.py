@@ -36,8 +36,9 @@ MIN_LENGTH = 8
 """Proposals for each chain, whatever the time budget."""
 PROPOSING_SHARE = 0.85
 """The share of the time budget after which no more proposals are made."""
-PILOTS_PER_DIMENSION, MAX_PILOTS = 8, 800
-"""Numbers of first proposals, whose scores correct the guide's mean."""
+PILOTS_PER_DIMENSION, MIN_PILOTS, MAX_PILOTS = 8, 256, 1600
+"""Numbers of first proposals, whose scores correct the guide."""
+MAX_CORRECTIONS = 4
 MAX_PARETO_K = 0.7
 """Importance weights with a larger tail index are unreliable."""
 
@@ -50,6 +51,30 @@ class Proposals(NamedTuple):
     logdensity: Float[np.ndarray, "*n"]
     log_weights: Float[np.ndarray, "*n"]
     """log p(x, z) - log q(z); of a refined guide, those of whole paths."""
+
+
+class AffineMap(NamedTuple):
+    """Maps z to `factor @ z + shift`."""
+
+    factor: Float[np.ndarray, "d d"] | Float[Array, "d d"]
+    shift: Float[np.ndarray, " d"] | Float[Array, " d"]
+
+    @classmethod
+    def identity(cls, size: int) -> "AffineMap":
+        dtype = np.dtype(jnp.result_type(float))
+        return cls(np.eye(size, dtype=dtype), np.zeros(size, dtype))
+
+    def apply(self, point: Float[Array, " d"]) -> Float[Array, " d"]:
+        return jnp.asarray(self.factor @ point + self.shift)
+
+    @property
+    def log_abs_det(self) -> Scalar:
+        return jnp.linalg.slogdet(self.factor)[1]
+
+    def then(self, factor: np.ndarray, shift: np.ndarray) -> "AffineMap":
+        """Returns this map followed by another one."""
+        both = (factor @ self.factor, factor @ self.shift + shift)
+        return AffineMap(*(part.astype(self.shift.dtype) for part in both))
 
 
 def sample_independently(
@@ -90,8 +115,8 @@ def sample_independently(
     if isinstance(guide, AbstractRefinedGuide):
         guide = guide.at_full_size()
 
-    def propose(key: PRNGKeyArray, shift: Float[np.ndarray, " d"]) -> Proposals:
-        function = eqx.Partial(_propose, problem, params, guide, shift)
+    def propose(key: PRNGKeyArray, change: AffineMap) -> Proposals:
+        function = eqx.Partial(_propose, problem, params, guide, change)
         with warnings.catch_warnings():
             # All local values are drawn, whatever size of minibatch the model names.
             warnings.filterwarnings("ignore", "subsample_size does not match")
@@ -100,15 +125,20 @@ def sample_independently(
 
     with progress_bar(progress) as report:
         pilot_key, main_key = jr.split(typed_key)
-        shift = np.zeros(problem.size, np.dtype(jnp.result_type(float)))
-        num_pilots = -(-min(PILOTS_PER_DIMENSION * problem.size, MAX_PILOTS) // num_chains)
-        pilots = [propose(key, shift) for key in jr.split(pilot_key, num_pilots)]
-        shift = _newton_step(_joined(pilots)).astype(shift.dtype)
+        change = AffineMap.identity(problem.size)
+        num_pilots = np.clip(PILOTS_PER_DIMENSION * problem.size, MIN_PILOTS, MAX_PILOTS)
+        num_rounds = -(-int(num_pilots) // num_chains)
+        for turn in range(MAX_CORRECTIONS):
+            keys = jr.split(jr.fold_in(pilot_key, turn), num_rounds)
+            pilots = _joined([propose(key, change) for key in keys])
+            change, is_small = _corrected(change, pilots)
+            if is_small or is_past(spread, deadline):
+                break
         length, rounds = max(-(-num_draws // num_chains), MIN_LENGTH), []
         # The first round is for where the chains start.
         for turn, round_key in enumerate(jr.split(main_key, length + 1)):
             report("propose", turn / length)
-            rounds.append(propose(round_key, shift))
+            rounds.append(propose(round_key, change))
             if turn >= MIN_LENGTH and is_past(spread, deadline):
                 break
         report("propose", 1.0)
@@ -186,35 +216,45 @@ def _propose(
     problem: Problem,
     params: dict[str, PyTree],
     guide: Any,
-    shift: Float[Array, " d"],
+    change: "AffineMap",
     key: PRNGKeyArray,
 ) -> tuple[Array, Array, Array, Array]:
-    """Draws from the guide, shifts the draw and weighs it by the posterior."""
+    """Draws from the guide, moves the draw and weighs it by the posterior."""
     with substituted(key, params):
         trace = run(guide, problem.call)
     values = {site.name: trace[site.name]["value"] for site in problem.sites}
     given = {**problem.data.params, **values}
     log_q = _log_q(trace) + log_abs_det(problem.program.model, problem.call, given)
-    point = problem.unconstrain(values) + shift
+    point = change.apply(problem.unconstrain(values))
     logdensity, score = jax.value_and_grad(problem.logdensity)(point)
-    return point, score, logdensity, logdensity - log_q
+    return point, score, logdensity, logdensity - log_q + change.log_abs_det
 
 
-def _newton_step(pilots: Proposals) -> Float[np.ndarray, " d"]:
-    """Returns the step from a guide's mean to that of a normal posterior as wide as the guide.
+def _corrected(change: AffineMap, pilots: Proposals) -> tuple[AffineMap, bool]:
+    """Moves proposals to where the posterior is, and makes them as wide.
 
-    Training on minibatches leaves the mean with an error of a part of a standard deviation.
+    Training on minibatches leaves errors in the mean and the scales. The score of a normal
+    posterior is a linear function of the draw, whose coefficients are its mean and precision.
+
+    Returns:
+        The new map, and whether it hardly differs.
     """
     fine = np.isfinite(pilots.score).all(1)
-    if fine.sum() < 2:
-        return np.zeros(pilots.points.shape[1])
-    centred, slope = (
-        pilots.points[fine] - pilots.points[fine].mean(0),
-        pilots.score[fine].mean(0),
-    )
-    if fine.sum() < PILOTS_PER_DIMENSION * len(slope):
-        return centred.var(0) * slope
-    return centred.T @ (centred @ slope) / fine.sum()
+    points, score = pilots.points[fine], pilots.score[fine]
+    number, size = points.shape
+    if number < PILOTS_PER_DIMENSION * size:
+        return change, True
+    mean, centred = points.mean(0), points - points.mean(0)
+    covariance = centred.T @ centred / number
+    slopes = np.linalg.lstsq(centred, score - score.mean(0))[0]
+    precision = -0.5 * (slopes + slopes.T)
+    if np.linalg.eigvalsh(precision)[0] <= 0:
+        return change, True
+    posterior = np.linalg.inv(precision)
+    step = posterior @ score.mean(0)
+    by = np.linalg.cholesky(posterior) @ np.linalg.inv(np.linalg.cholesky(covariance))
+    is_small = np.all(np.abs(step) < 0.2 * np.sqrt(np.diagonal(posterior)))
+    return change.then(by, mean + step - by @ mean), bool(is_small)
 
 
 def _joined(rounds: list[Proposals]) -> Proposals:
