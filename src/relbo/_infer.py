@@ -91,7 +91,6 @@ def infer(
     """
     key, started = as_key(key), time.monotonic()
     check_sample_options(method, num_draws, num_chains, seconds)
-    num_chains = default_num_chains(num_draws) if num_chains is None else num_chains
     plates = subsampled_plates(model, args, kwargs)
     target = model
     if plates:
@@ -133,7 +132,7 @@ def infer(
             progress=progress,
         )
 
-    def propose(problem: Problem) -> Posterior:
+    def propose(problem: Problem, num_chains: int) -> Posterior:
         return sample_independently(
             key,
             problem,
@@ -148,8 +147,9 @@ def infer(
 
     if plates and method != "unadjusted":
         problem = read(target, args, kwargs, params=params)
-        has_time = _can_run_chains(problem, num_chains, remaining(), mesh)
-        posterior = draw() if has_time else propose(problem)
+        number = num_chains or default_num_chains(num_draws, problem.size)
+        has_time = _can_run_chains(problem, number, remaining(), mesh)
+        posterior = draw() if has_time else propose(problem, number)
     else:
         posterior = draw()
     if guide is None and posterior.needs_precision and not jax.config.read("jax_enable_x64"):
