@@ -40,7 +40,14 @@ import numpy as np
 
 from _common import argument_parser, write_results
 from _moments import Moments, bulk_ess, draw_moments, moment_errors
-from _rivals_table import print_row, print_summary, row_of, summarise
+from _rivals_table import (
+    best_rivals,
+    print_best_rivals,
+    print_row,
+    print_summary,
+    row_of,
+    summarise,
+)
 from ladder import MODELS, Data, Model, checksum
 from samplers import METHODS as RIVALS
 from samplers import PACKAGES, VARIANTS, Restart, Seconds, missing
@@ -104,9 +111,11 @@ def compare(args: Any, names: list[str]) -> None:
             rows.append(row_of(name, method, runs))
             print_row(rows[-1])
     summary = summarise(rows, args.timeout)
+    best = best_rivals(rows)
+    print_best_rivals(best)
     print_summary(summary)
     seconds = time.perf_counter() - start
-    results = {"rows": rows, "summary": summary}
+    results = {"rows": rows, "best_rivals": best, "summary": summary}
     if args.only or len(args.methods) < len(METHODS):
         print("(a run of some models or methods writes no file)")
     else:
