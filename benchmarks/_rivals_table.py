@@ -115,6 +115,28 @@ def summarise(rows: list[dict[str, Any]], timeout: float) -> dict[str, Any]:
     return summary
 
 
+def best_rivals(rows: list[dict[str, Any]]) -> dict[str, dict[str, str | None]]:
+    """Returns, by model and measure, the name of the rival with the best value."""
+    found: dict[str, dict[str, str | None]] = {}
+    for row in rows:
+        if row["method"] == "relbo":
+            continue
+        rivals = [r for r in rows if r["model"] == row["model"] and r["method"] != "relbo"]
+        found[row["model"]] = {name: _best_of(name, rivals) for name in MEASURES}
+    return found
+
+
+def _best_of(measure: str, rivals: list[dict[str, Any]]) -> str | None:
+    best = _best(measure, [row[measure] for row in rivals])
+    return next((row["method"] for row in rivals if best and row[measure] == best), None)
+
+
+def print_best_rivals(found: dict[str, dict[str, str | None]]) -> None:
+    print("\nBest rival: ESS/s with compilation, without it; seconds to 0.01 with, without")
+    for model, names in found.items():
+        print(f"{model:22}" + "".join(f"{names[measure] or '-':>9}" for measure in MEASURES))
+
+
 def _factor(measure: str, our: float | None, best: float | None, timeout: float) -> Any:
     if our is None and best is None:
         return None
@@ -124,6 +146,8 @@ def _factor(measure: str, our: float | None, best: float | None, timeout: float)
 
 
 def print_summary(summary: dict[str, Any]) -> None:
+    if not summary:
+        return
     print("\nrelbo against the best rival (above 1: relbo is ahead)")
     for title, entry in summary.items():
         print(f"{title}:")

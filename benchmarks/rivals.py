@@ -1,8 +1,8 @@
 """Compares `relbo.infer` with the samplers that people use, on models of 10 to 10,000 latents.
 
 The models are in benchmarks/ladder.py, the samplers in benchmarks/samplers.py: NumPyro's NUTS,
-BlackJAX's adjusted microcanonical sampler (MAMS) and LAPS, and nutpie for models that are also
-written in PyMC (skipped where it is not installed). Two measures, in unconstrained coordinates:
+BlackJAX's adjusted microcanonical sampler (MAMS) and LAPS, and nutpie for the same models in
+PyMC (skipped where it is not installed). Two measures, in unconstrained coordinates:
 
 - ESS/s: the smallest bulk effective sample size of a latent, divided by the seconds of the
   whole call, for the usual number of draws of each method;
@@ -18,19 +18,21 @@ vectorized and parallel chains, the fastest counts. Each cell is kept in benchma
 the code that it measures changes, so an interrupted comparison resumes.
 
     python benchmarks/rivals.py --make-references       # once: long NUTS runs
+    python benchmarks/rivals.py --verify                # compares the models in PyMC
     python benchmarks/rivals.py --only irt --methods relbo NUTS --repeats 1
 """
 
 import argparse
 import hashlib
+import inspect
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Iterable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +40,24 @@ import numpy as np
 
 from _common import argument_parser, write_results
 from _moments import Moments, bulk_ess, draw_moments, moment_errors
-from _rivals_table import print_row, print_summary, row_of, summarise
+from _rivals_table import (
+    best_rivals,
+    print_best_rivals,
+    print_row,
+    print_summary,
+    row_of,
+    summarise,
+)
 from ladder import MODELS, Data, Model, checksum
-from samplers import METHODS, VARIANTS, Restart, missing
+from samplers import METHODS as RIVALS
+from samplers import PACKAGES, VARIANTS, Restart, Seconds, missing
+from samplers_relbo import relbo_stream
 
 HERE = Path(__file__).parent
 REFERENCES = HERE / "references"
 WANTED = 0.01
-CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+METHODS = {"relbo": ("infer",), **RIVALS}
+STREAMS = {"infer": relbo_stream, **VARIANTS}
 QUICK_MODELS = ("eight_schools", "logistic", "radon")
 
 
@@ -57,7 +69,7 @@ def main() -> None:
     parser.add_argument("--timeout", type=int, default=300, help="seconds of one call")
     parser.add_argument(
         "--clock",
-        choices=CLOCKS,
+        choices=Seconds._fields,
         default="wall",
         help="cpu counts the processor's seconds, for a machine that others use",
     )
@@ -65,6 +77,7 @@ def main() -> None:
     parser.add_argument("--fresh", action="store_true", help="ignore the cells kept")
     parser.add_argument("--make-references", action="store_true")
     parser.add_argument("--reference-draws", type=int, default=10_000, help="of each chain")
+    parser.add_argument("--verify", action="store_true", help="compare with PyMC's densities")
     parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
@@ -72,6 +85,11 @@ def main() -> None:
         measure(MODELS[name], variant, int(seed), Path(file), args.timeout, args.clock)
         return
     names = args.only or list(QUICK_MODELS if args.quick else MODELS)
+    if args.verify:
+        from ladder_verify import verify
+
+        verify(names)
+        return
     if args.make_references:
         make_references(names, args.reference_draws, args.fresh)
         return
@@ -93,9 +111,11 @@ def compare(args: Any, names: list[str]) -> None:
             rows.append(row_of(name, method, runs))
             print_row(rows[-1])
     summary = summarise(rows, args.timeout)
+    best = best_rivals(rows)
+    print_best_rivals(best)
     print_summary(summary)
     seconds = time.perf_counter() - start
-    results = {"rows": rows, "summary": summary}
+    results = {"rows": rows, "best_rivals": best, "summary": summary}
     if args.only or len(args.methods) < len(METHODS):
         print("(a run of some models or methods writes no file)")
     else:
@@ -120,6 +140,7 @@ def _in_a_process(args: Any, name: str, variant: str, seed: int, file: Path) -> 
     partial = file.with_suffix(".partial")
     partial.unlink(missing_ok=True)
     environment = {**os.environ, "JAX_ENABLE_X64": "1", "JAX_ENABLE_COMPILATION_CACHE": "0"}
+    environment["PYTENSOR_FLAGS"] = "numba__cache=False"
     if variant == "parallel":
         environment["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
     command = [sys.executable, __file__, "--timeout", str(args.timeout), "--clock", args.clock]
@@ -137,19 +158,24 @@ def _in_a_process(args: Any, name: str, variant: str, seed: int, file: Path) -> 
 
 
 def code_digest(method: str, name: str) -> str:
-    """Identifies what a cell measures: data, reference, samplers, our source or a version."""
-    digest = hashlib.sha256(checksum(MODELS[name].data()).encode())
-    for file in (HERE / "samplers.py", REFERENCES / f"{name}.json"):
-        digest.update(file.read_bytes() if file.exists() else b"")
+    """Identifies what a cell measures: the model, its reference, and the code of the method."""
+    model = MODELS[name]
+    digest = hashlib.sha256(checksum(model.data()).encode())
+    digest.update(inspect.getsource(model.program).encode())
+    files = [REFERENCES / f"{name}.json"]
     if method == "relbo":
-        source = HERE.parent / "src" / "relbo"
-        for file in sorted(source.rglob("*.py")):
-            digest.update(file.read_bytes())
-    for package in ("jax", "numpyro", "blackjax", "nutpie"):
-        try:
-            digest.update(version(package).encode())
-        except PackageNotFoundError:
-            continue
+        files += [HERE / "samplers_relbo.py"]
+        files += sorted((HERE.parent / "src" / "relbo").rglob("*.py"))
+    else:
+        files += [HERE / "samplers.py"]
+    for file in files:
+        digest.update(file.read_bytes() if file.exists() else b"")
+    if method == "nutpie":
+        import ladder_pymc
+
+        digest.update(inspect.getsource(ladder_pymc.MODELS[name]).encode())
+    for package in PACKAGES.get(method, ("jax", "numpyro")):
+        digest.update(version(package).encode())
     return digest.hexdigest()[:10]
 
 
@@ -164,7 +190,7 @@ def measure(
 
     data = model.data()
     truth = truth_of(model, data)
-    stream = VARIANTS[variant](model, data)
+    stream = STREAMS[variant](model, data)
     timer = signal.ITIMER_PROF if clock == "cpu" else signal.ITIMER_REAL
     record: dict[str, Any] = {}
 
@@ -176,7 +202,7 @@ def measure(
     for call, key in zip(("cold", "warm"), jax.random.split(jax.random.key(seed)), strict=True):
         signal.setitimer(timer, timeout)
         call_record: dict[str, Any] = {}
-        for found in _measured(stream(key), truth, CLOCKS[clock]):
+        for found in _measured(stream(key), truth, clock, cold=call == "cold"):
             call_record |= found
             record[call] = call_record
             write()
@@ -187,25 +213,30 @@ def measure(
 
 
 def _measured(
-    blocks: Iterable[Any], truth: Moments | None, now: Callable[[], float]
-) -> Iterable[dict[str, Any]]:
-    """Yields the measures after each block of draws; measuring does not count as time."""
-    draws, elapsed, num_blocks = None, 0.0, 0
-    start = now()
+    blocks: Iterable[Any], truth: Moments | None, clock: str, *, cold: bool
+) -> Iterator[dict[str, Any]]:
+    """Yields the measures after each block of draws; measuring does not count as time.
+
+    Nor does compilation that every call repeats, except in the first call.
+    """
+    draws, elapsed, num_blocks = None, Seconds(), 0
+    start = Seconds.now()
     for block in blocks:
-        before, elapsed = elapsed, elapsed + now() - start
+        before, elapsed = elapsed, elapsed.plus(Seconds.now().minus(start))
         if block is not None:
             num_blocks += 1
             found: dict[str, Any] = {}
             if isinstance(block, Restart):
-                draws, elapsed_here = block.draws, elapsed - before
+                draws, spent = block.draws, elapsed.minus(before)
+                spent = spent if cold else spent.minus(block.compilation)
             else:
                 draws = block if draws is None else np.concatenate([draws, block], 1)
-                elapsed_here = elapsed
+                spent = elapsed
             if num_blocks == 1:
                 ess = bulk_ess(draws)
-                smallest = float(np.min(np.where(np.isnan(ess), 0.0, ess)))
-                found |= {"seconds": elapsed_here, "ess": smallest, "num_draws": _number(draws)}
+                found["ess"] = float(np.min(np.where(np.isnan(ess), 0.0, ess)))
+                found["seconds"] = getattr(spent, clock)
+                found |= {"both_clocks": spent._asdict(), "num_draws": _number(draws)}
             if truth is not None:
                 prefixes = 1 if isinstance(block, Restart) else 20 * num_blocks
                 errors = moment_errors(draws, truth, prefixes)
@@ -217,11 +248,12 @@ def _measured(
                     # The draws of a block arrive evenly; those before it took `before`.
                     share = (first + 1 - (prefixes - 20)) / 20
                     if isinstance(block, Restart):
-                        found["reached"] = elapsed_here
+                        found["reached"] = getattr(spent, clock)
                     else:
-                        found["reached"] = before + max(share, 0.05) * (elapsed - before)
+                        last = getattr(elapsed.minus(before), clock)
+                        found["reached"] = getattr(before, clock) + max(share, 0.05) * last
             yield found
-        start = now()
+        start = Seconds.now()
 
 
 def _number(draws: np.ndarray) -> int:

@@ -1,4 +1,4 @@
-"""The samplers that benchmarks/rivals.py compares, each as a stream of draws.
+"""The samplers that benchmarks/rivals.py holds relbo against, each as a stream of draws.
 
 A sampler is a function of a model and its data. It returns a function of a key that yields:
 `None` once it has adapted; then blocks of draws, `[chains, draws, latents]` in unconstrained
@@ -8,7 +8,9 @@ first block is the usual budget of the method.
 """
 
 import importlib.util
+import time
 from collections.abc import Callable, Iterator
+from functools import reduce
 from typing import Any, NamedTuple
 
 import jax
@@ -19,31 +21,34 @@ from jax.flatten_util import ravel_pytree
 from ladder import Data, Model
 
 
+class Seconds(NamedTuple):
+    """A time, or a difference of two, by the wall clock and by the processor's."""
+
+    wall: float = 0.0
+    cpu: float = 0.0
+
+    @classmethod
+    def now(cls) -> "Seconds":
+        return cls(time.perf_counter(), time.process_time())
+
+    def plus(self, other: "Seconds") -> "Seconds":
+        return Seconds(self.wall + other.wall, self.cpu + other.cpu)
+
+    def minus(self, other: "Seconds") -> "Seconds":
+        return Seconds(self.wall - other.wall, self.cpu - other.cpu)
+
+
 class Restart(NamedTuple):
-    """All draws of a call, whose time starts at the previous yield."""
+    """All draws of a call, whose time starts at the previous yield.
+
+    `compilation` is the part of that time that every call spends on compiling again.
+    """
 
     draws: np.ndarray
+    compilation: Seconds = Seconds()
 
 
 Stream = Callable[[Any], Iterator[np.ndarray | Restart | None]]
-
-
-def relbo_stream(model: Model, data: Data) -> Stream:
-    """Calls `relbo.infer` with its defaults, and for more draws if these are not enough."""
-    import relbo
-
-    def stream(key: Any) -> Iterator[Restart]:
-        found = relbo.infer(key, model.program, (), data, progress=False)
-        yield Restart(model.unconstrain(data, found.chains))
-        num_draws = 4000
-        while True:
-            num_draws *= 4
-            found = relbo.infer(
-                key, model.program, (), data, num_draws=num_draws, progress=False
-            )
-            yield Restart(model.unconstrain(data, found.chains))
-
-    return stream
 
 
 def nuts_stream(chain_method: str) -> Callable[[Model, Data], Stream]:
@@ -104,11 +109,11 @@ def _flat_density(model: Model, data: Data) -> tuple[Any, Any, Any]:
 
 
 def mams_stream(mean_steps: float) -> Callable[[Model, Data], Stream]:
-    """BlackJAX's adjusted microcanonical sampler: 4 chains, every tenth draw kept.
+    """BlackJAX's adjusted microcanonical sampler: 4 chains, a draw kept every 20 gradients.
 
     Its tuning is for the given mean number of integration steps; 2 is BlackJAX's default.
     """
-    chains, length, thinning = 4, 1000, 10
+    chains, length, thinning = 4, 1000, round(20 / mean_steps)
 
     def start(model: Model, data: Data) -> Stream:
         import blackjax
@@ -175,20 +180,32 @@ def laps_stream(model: Model, data: Data) -> Stream:
     """BlackJAX's late adjusted parallel sampler: 256 chains, above 1,000 latents 64.
 
     The draws are those of the adjusted phase after its step size is fixed: 20 of each chain.
-    LAPS compiles at every call, so its two times are about the same.
+    LAPS compiles at every call; what that took is told apart.
     """
     from blackjax import eca
     from blackjax.adaptation.laps import laps
 
-    # LAPS calls shard_map without jit, which compiles every operation by itself.
-    eca.shard_map = lambda function, **options: jax.jit(
-        jax.shard_map(function, check_vma=False, **options)
-    )
+    compilation: list[Seconds] = []
+
+    def compiled_shard_map(function: Any, **options: Any) -> Callable[..., Any]:
+        """LAPS calls shard_map without jit, which compiles every operation by itself."""
+        program = jax.jit(jax.shard_map(function, check_vma=False, **options))
+
+        def call(*args: Any) -> Any:
+            start = Seconds.now()
+            compiled = program.lower(*args).compile()
+            compilation.append(Seconds.now().minus(start))
+            return compiled(*args)
+
+        return call
+
+    eca.shard_map = compiled_shard_map
     logdensity, draw_start, size = _flat_density(model, data)
     num_chains = 256 if size <= 1000 else 64
     gradients = 15 * (4 if size > 200 else 2)  # per draw, with the integrator of each size
 
     def run(key: Any, num_draws: int) -> Restart:
+        compilation.clear()
         info, *_ = laps(
             logdensity,
             draw_start,
@@ -198,11 +215,12 @@ def laps_stream(model: Model, data: Data) -> Stream:
             num_chains=num_chains,
             mesh=jax.sharding.Mesh(np.array(jax.devices()[:1]), ("chains",)),
             rng_key=key,
-            all_chains_info=lambda x: x,
+            # Positions of all chains at all steps are kept: 1.3 GB for 10,000 latents.
+            all_chains_info=lambda x: x.astype(jnp.float32),
         )
         assert info is not None
-        draws = np.asarray(info["phase_2"]["all_chains_info"])[num_draws:]
-        return Restart(np.swapaxes(draws, 0, 1))
+        draws = np.asarray(info["phase_2"]["all_chains_info"], np.float64)[num_draws:]
+        return Restart(np.swapaxes(draws, 0, 1), reduce(Seconds.plus, compilation))
 
     def stream(key: Any) -> Iterator[Restart]:
         num_draws = 20
@@ -213,29 +231,44 @@ def laps_stream(model: Model, data: Data) -> Stream:
     return stream
 
 
-def nutpie_stream(model: Model, data: Data) -> Stream:
-    """nutpie with its defaults for a PyMC model: 4 chains of 400 + 1000."""
-    import nutpie
+def nutpie_stream(backend: str, low_rank: bool = False) -> Callable[[Model, Data], Stream]:
+    """nutpie with its defaults for a PyMC model: 4 chains of 400 + 1000.
 
-    import ladder_pymc
+    `low_rank` chooses its metric with a few learned directions instead of a diagonal one.
+    """
+    options = {"gradient_backend": "jax"} if backend == "jax" else {}
 
-    def stream(key: Any) -> Iterator[Restart]:
-        seed = int(jax.random.randint(key, (), 0, 2**30))
-        # The cold call compiles; nutpie's compiled model is reused by the warm one.
-        if not compiled:
-            compiled.append(nutpie.compile_pymc_model(ladder_pymc.MODELS[model.name](**data)))
-        draws = 1000
-        while True:
-            found = nutpie.sample(
-                compiled[0], draws=draws, chains=4, seed=seed, progress_bar=False
-            )
-            posterior = found.posterior
-            sites = {name: posterior[name].values for name in model.transforms(data)}
-            yield Restart(model.unconstrain(data, sites))
-            draws *= 4
+    def start(model: Model, data: Data) -> Stream:
+        import nutpie
 
-    compiled: list[Any] = []
-    return stream
+        import ladder_pymc
+
+        compiled: list[Any] = []
+
+        def stream(key: Any) -> Iterator[Restart]:
+            seed = int(jax.random.randint(key, (), 0, 2**30))
+            # The cold call compiles; nutpie's compiled model is reused by the warm one.
+            if not compiled:
+                program = ladder_pymc.MODELS[model.name](**data)
+                compiled.append(nutpie.compile_pymc_model(program, backend=backend, **options))
+            num_draws = 1000
+            while True:
+                found = nutpie.sample(
+                    compiled[0],
+                    draws=num_draws,
+                    chains=4,
+                    seed=seed,
+                    progress_bar=False,
+                    low_rank_modified_mass_matrix=low_rank,
+                )
+                posterior = found.posterior
+                sites = {name: posterior[name].values for name in model.transforms(data)}
+                yield Restart(model.unconstrain(data, sites))
+                num_draws *= 4
+
+        return stream
+
+    return start
 
 
 def missing(method: str, model: str) -> str | None:
@@ -252,18 +285,25 @@ def missing(method: str, model: str) -> str | None:
 
 # Each method by its variants, of which the fastest counts.
 METHODS: dict[str, tuple[str, ...]] = {
-    "relbo": ("infer",),
     "NUTS": ("vectorized", "parallel"),
     "MAMS": ("mams-2", "mams-10"),
     "LAPS": ("laps",),
-    "nutpie": ("nutpie",),
+    "nutpie": ("nutpie-numba", "nutpie-jax", "nutpie-low-rank"),
 }
 VARIANTS: dict[str, Callable[[Model, Data], Stream]] = {
-    "infer": relbo_stream,
     "vectorized": nuts_stream("vectorized"),
     "parallel": nuts_stream("parallel"),
     "mams-2": mams_stream(2.0),
     "mams-10": mams_stream(10.0),
     "laps": laps_stream,
-    "nutpie": nutpie_stream,
+    "nutpie-numba": nutpie_stream("numba"),
+    "nutpie-jax": nutpie_stream("jax"),
+    "nutpie-low-rank": nutpie_stream("numba", low_rank=True),
+}
+# What the cells of each method depend on.
+PACKAGES: dict[str, tuple[str, ...]] = {
+    "NUTS": ("jax", "numpyro"),
+    "MAMS": ("jax", "blackjax"),
+    "LAPS": ("jax", "blackjax"),
+    "nutpie": ("jax", "nutpie", "pymc"),
 }
