@@ -156,7 +156,7 @@ def infer(
         posterior = _in_double_precision(draw) or posterior
     if trained is not None:
         data = f"minibatches of the plates {plates}" if plates else "the data"
-        trained_on = f"A guide was trained on {data}; no other modes were looked for."
+        trained_on = f"A guide was trained on {data}."
         posterior.procedure = f"{trained_on} {posterior.procedure}"
         if trained.result == "diverged":
             posterior.add_note(f"The fit of the guide {trained.message}.")

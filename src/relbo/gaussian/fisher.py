@@ -14,7 +14,7 @@ from jaxtyping import Float
 from relbo.gaussian.factors import LowRankFactor, times, times_transposed
 from relbo.gaussian.whitening import WhiteningNormal
 
-MAX_RANKS = (8, 32, 128)
+MAX_RANKS = (32, 128)
 """Numbers of stretched axes, of which the smallest that suffices is used: each is compiled."""
 MIN_STRETCH = 0.2
 """An axis counts if the logarithm of its stretch is larger."""

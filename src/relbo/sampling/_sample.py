@@ -283,7 +283,8 @@ def _begin(ensemble: Ensemble, key: PRNGKeyArray, source: _GuideSource) -> list[
     rough, _ = normal_of_draws(standard, (points - loc) / scale)
     ensemble.normal = rough.rescaled(loc, scale)
     ensemble.disperse(points)
-    return []
+    text = "The chains started from a guide: other modes were not looked for."
+    return [Finding(text, is_fatal=False)]
 
 
 def _guide_draws(
