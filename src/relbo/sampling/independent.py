@@ -177,7 +177,7 @@ def _accepted(
         ],
         problem=problem,
         procedure="The guide proposed draws, and independent Metropolis steps accepted or "
-        "rejected them.",
+        "rejected them. Other modes were not looked for.",
     )
 
 
