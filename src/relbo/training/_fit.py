@@ -54,8 +54,8 @@ def fit(
         key: a random key or an integer seed.
         model: a NumPyro program.
         args, kwargs: its arguments, which are also the guide's.
-        guide: any guide of NumPyro or relbo, or a function. The default is `AutoRefined` over
-            a multivariate normal, or over a mean-field normal beyond 200 dimensions.
+        guide: any guide of NumPyro or relbo, or a function. The default is `AutoRefined`,
+            which chooses its base.
         loss: a NumPyro ELBO, which also says how many draws an update takes
             (`Trace_ELBO(num_particles=16)`). The default is `Trace_ELBO` with 16 draws, or
             `RefinedELBO` with 16 particles if the particles of the guide's kernel interact.

@@ -9,7 +9,10 @@ import optax
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, PyTree, Scalar
 from numpyro.distributions.util import matrix_to_tril_vec
-from numpyro.infer.autoguide import AutoDiagonalNormal, AutoMultivariateNormal, AutoNormal
+from numpyro.infer.autoguide import AutoMultivariateNormal
+
+from relbo.guides.bent_normal import AutoBentNormal
+from relbo.guides.warm_start import normal_base
 
 RATES = (0.03, 0.01, 0.003)
 """The learning rates of the default optimiser; the next one follows after each plateau."""
@@ -76,13 +79,6 @@ def rescaled(
     return count, (params, scaled._replace(factor=factor))
 
 
-def normal_base(guide: Any) -> Any:
-    """Returns the normal that a guide is or contains, or `None`."""
-    base = getattr(guide, "base", guide)
-    is_normal = type(base) in (AutoDiagonalNormal, AutoMultivariateNormal, AutoNormal)
-    return base if is_normal else None
-
-
 def units_for(guide: Any) -> Units | None:
     """Returns a function that computes how far each parameter of a normal base may move.
 
@@ -109,7 +105,7 @@ def units_for(guide: Any) -> Units | None:
                 units |= {loc: unit, name: _softplus_units(params[name], unit)}
         return units
 
-    return dense if isinstance(base, AutoMultivariateNormal) else by_site
+    return dense if isinstance(base, AutoMultivariateNormal | AutoBentNormal) else by_site
 
 
 def _unit(sd: Float[Array, "*d"]) -> Float[Array, "*d"]:
