@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+from functools import partial
 from typing import Any
 
 import jax
@@ -119,12 +120,12 @@ class AutoRefined(AbstractRefinedGuide):
             base = AutoNormal
         self._chooses_base = base is None
         base = AutoBentNormal if base is None else base
-        self._make_base = lambda kind: _make_base(
-            kind,
-            model,
-            prefix,
-            init_loc_fn,
-            base_options,
+        self._make_base = partial(
+            _make_base,
+            model=model,
+            prefix=prefix,
+            init_loc_fn=init_loc_fn,
+            options=base_options,
             is_forward_mode=refinement.execution.forward_mode_differentiation,
         )
         self.base = self._make_base(base)
@@ -268,6 +269,7 @@ def _has_points(guide: AutoGuide) -> bool:
 
 def _make_base(
     base: type[AutoGuide] | AutoGuide,
+    *,
     model: Model,
     prefix: str,
     init_loc_fn: Any,

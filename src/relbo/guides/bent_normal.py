@@ -95,9 +95,9 @@ class AutoBentNormal(AutoContinuous):
     (a scale is usually sampled before the values that it scales). Up to 64 dimensions every
     coordinate may depend on all before it, beyond that on the first 8.
 
-    Its parameters `auto_loc`, `auto_scale_tril`, `auto_log_scale` and `auto_curve` are in this
-    order. `auto_place` is the place of each entry of the latent vector in the order: it is not
-    learned, and a warm start may choose another.
+    Its parameters `auto_loc`, `auto_scale_tril`, `auto_scale_slopes` and `auto_curves` are in
+    this order. `auto_place` is the place of each entry of the latent vector in the order: it is
+    not learned, and a warm start may choose another.
 
     Args:
         model: a NumPyro program.
@@ -139,7 +139,7 @@ class AutoBentNormal(AutoContinuous):
     def _get_posterior(self) -> dist.TransformedDistribution:
         prefix, size, dtype = self.prefix, self.latent_dim, self._init_latent.dtype
         start = self.program_order()
-        place = numpyro.param(f"{prefix}_place", jnp.argsort(start).astype(dtype))
+        place = numpyro.param(f"{prefix}_place", np.argsort(start).astype(dtype))
         order = jnp.argsort(jax.lax.stop_gradient(place))
         loc = numpyro.param(f"{prefix}_loc", self._init_latent[start])
         tril = numpyro.param(
@@ -148,8 +148,8 @@ class AutoBentNormal(AutoContinuous):
             constraint=constraints.scaled_unit_lower_cholesky,
         )
         straight = jnp.zeros((size, 3, self.num_parents), dtype)
-        log_scale = numpyro.param(f"{prefix}_log_scale", straight)
-        curve = numpyro.param(f"{prefix}_curve", straight)
+        log_scale = numpyro.param(f"{prefix}_scale_slopes", straight)
+        curve = numpyro.param(f"{prefix}_curves", straight)
         # All coefficients may move at once: their sum should move as far as other parameters.
         unit = max(self.num_parents, 1) ** -0.5
         return dist.TransformedDistribution(
@@ -164,9 +164,12 @@ class AutoBentNormal(AutoContinuous):
     def program_order(self) -> np.ndarray:
         """Returns indices into the latent vector, in the order of the program."""
         # NumPyro has sorted the sites of the vector by name.
-        entries = self._unpack_latent(jnp.arange(self.latent_dim, dtype=float))
+        entries, start = {}, 0
+        for name, value in self._init_locs.items():
+            entries[name] = start + np.arange(np.size(value))
+            start += np.size(value)
         names = [name for name in latent_names(self.prototype_trace or {}) if name in entries]
-        return np.concatenate([np.ravel(entries[name]) for name in names]).round().astype(int)
+        return np.concatenate([entries[name] for name in names])
 
     def get_base_dist(self) -> Any:
         return dist.Normal(jnp.zeros(self.latent_dim), 1).to_event(1)
