@@ -60,9 +60,9 @@ def fit(
             (`Trace_ELBO(num_particles=16)`). The default is `Trace_ELBO` with 16 draws, or
             `RefinedELBO` with 16 particles if the particles of the guide's kernel interact.
         optimiser: an optax optimiser, schedules included. The default is Adam with gradients
-            clipped at a global norm of 10. Its learning rate is 0.03 until the smoothed loss
-            stops falling or half of the iterations or of the time has passed. It then falls to
-            zero in as many iterations again, so that no schedule is needed.
+            clipped at a global norm of 10. Its learning rate is 0.02 until the smoothed loss
+            stops falling or a third of the iterations or of the time has passed. It then falls
+            to zero in twice as many iterations, so that no schedule is needed.
         num_iterations: maximum number of iterations.
         batch_size: number of rows of a minibatch. Each array among the arguments that has the
             common leading length N is subsampled, in a new random order each epoch that the key

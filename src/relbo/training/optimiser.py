@@ -14,7 +14,7 @@ from numpyro.infer.autoguide import AutoMultivariateNormal
 from relbo.guides.bent_normal import AutoBentNormal
 from relbo.guides.warm_start import normal_base
 
-RATE = 0.03
+RATE = 0.02
 """The learning rate of the default optimiser until it cools."""
 MAX_NORM = 10.0
 

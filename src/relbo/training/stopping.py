@@ -35,26 +35,27 @@ class Stopping:
         early: whether to stop when the smoothed loss no longer falls.
         patience: number of iterations of each of the two windows that are compared, at least; a
             quarter of the run once that is longer. The loss no longer falls if its mean over
-            the last window is no lower than over the one before, up to a standard error.
+            the last window is no lower than over the one before.
         seconds: time budget; the fit stops at the end of the first chunk of 100 iterations that
             exceeds it. With checkpoints the warm start is not cut short, so that a resumed run
             equals one without a time budget.
         on_failure: what to do about a NaN or a divergence: `"stop"` with the last good state,
-            or `"back off"`: halve the learning rate and continue from the best state.
+            or `"back off"`: halve the learning rate and continue from the best state. By
+            default the default optimiser backs off, and others stop.
     """
 
     early: bool = True
     patience: int = 500
     seconds: float | None = None
-    on_failure: Literal["stop", "back off"] = "stop"
+    on_failure: Literal["stop", "back off"] | None = None
 
     def __post_init__(self) -> None:
         check_bool("early", self.early)
         check_integer("patience", self.patience, 1)
         check_seconds(self.seconds)
-        if self.on_failure not in ("stop", "back off"):
+        if self.on_failure not in ("stop", "back off", None):
             raise ValueError(
-                f'on_failure: expected "stop" or "back off", got {self.on_failure!r}'
+                f'on_failure: expected "stop", "back off" or None, got {self.on_failure!r}'
             )
 
 
@@ -134,7 +135,8 @@ class StoppingRule:
         self.is_default_optimiser = is_default_optimiser
         self.window = max(1, -(-stopping.patience // CHUNK))
         self._stops_early = stopping.early
-        self._backs_off = stopping.on_failure == "back off"
+        default = "back off" if is_default_optimiser else "stop"
+        self._backs_off = (stopping.on_failure or default) == "back off"
 
     def factor(self, seed: SeedProgress) -> float:
         """Returns the factor of the optimiser's updates."""
@@ -186,12 +188,12 @@ class StoppingRule:
                 self._cool(seed, chunks_left)
             else:
                 self._end(seed, iteration)
-        elif self.is_default_optimiser and chunks_left <= len(seed.chunks) - seed.start:
+        elif self.is_default_optimiser and chunks_left <= 2 * (len(seed.chunks) - seed.start):
             self._cool(seed, chunks_left)
 
     def _cool(self, seed: SeedProgress, chunks_left: float) -> None:
-        """Lets the learning rate fall to zero, for as long as the run has taken so far."""
-        seed.cooling = int(max(1, min(len(seed.chunks) - seed.start, chunks_left)))
+        """Lets the learning rate fall to zero, for twice as long as the run has taken."""
+        seed.cooling = int(max(1, min(2 * (len(seed.chunks) - seed.start), chunks_left)))
         seed.start = len(seed.chunks)
 
     def _end(self, seed: SeedProgress, iteration: int) -> None:
@@ -212,29 +214,17 @@ class StoppingRule:
         seed.result, seed.ended_at = Result.DIVERGED, iteration if has_exploded else failed_at
 
     def _is_plateau(self, seed: SeedProgress) -> bool:
-        """Returns whether the last chunks are no better than those before, up to noise."""
+        """Returns whether the last chunks are no better than those before."""
         chunks = seed.chunks[seed.start :]
         window = max(self.window, len(chunks) // 4)
         if len(chunks) < 2 * window:
             return False
         before, after = chunks[-2 * window : -window], chunks[-window:]
-        gain = _mean(before) - _mean(after)
-        return gain <= math.hypot(_stderr(before), _stderr(after))
+        return _mean(before) <= _mean(after)
 
 
 def _mean(chunks: list[ChunkLosses]) -> float:
     return float(np.mean([chunk.mean for chunk in chunks]))
-
-
-def _stderr(chunks: list[ChunkLosses]) -> float:
-    """Computes a standard error from the noise within chunks or between them, if larger.
-
-    Wandering parameters correlate neighbouring losses, which only the latter shows.
-    """
-    number = max(1, sum(chunk.number for chunk in chunks))
-    within = float(np.mean([chunk.variance for chunk in chunks])) / number
-    between = float(np.var([chunk.mean for chunk in chunks])) / len(chunks)
-    return math.sqrt(max(within, between))
 
 
 def _has_exploded(seed: SeedProgress, chunk: ChunkLosses) -> bool:
