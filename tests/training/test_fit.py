@@ -186,11 +186,11 @@ def test_the_default_rate_falls_before_the_fit_stops():
 
 
 def test_the_default_rate_falls_to_zero_before_the_last_iteration():
-    rule = StoppingRule(Stopping(early=False), is_default_optimiser=True)
+    rule = StoppingRule(Stopping(), is_default_optimiser=True)
     seed, factors = SeedProgress(), []
     for chunk in range(1, 7):
         factors.append(rule.factor(seed))
-        rule.apply(seed, np.zeros(100), -1, 100 * chunk, chunks_left=6 - chunk)
+        rule.apply(seed, np.zeros(100), -1, 100 * chunk, chunks_left=6.0 - chunk)
     assert seed.result is None
     assert factors[:2] == [1, 1]
     assert 0 < factors[-1] < 0.05
@@ -340,7 +340,7 @@ def test_progress_shows_loss_and_speed(capsys):
     assert "loss" in refined
     assert "step size" in refined
     assert "it/s" in refined
-    assert "learning rate 0.03" in plain
+    assert "learning rate" in plain
 
 
 @pytest.mark.parametrize(

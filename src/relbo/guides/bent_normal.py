@@ -136,12 +136,17 @@ class AutoBentNormal(AutoContinuous):
         wanted = limit if self._num_parents is None else self._num_parents
         return min(wanted, self.latent_dim - 1)
 
+    def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
+        super()._setup_prototype(*args, **kwargs)
+        order, dtype = self.program_order(), self._init_latent.dtype
+        self._init_place = jnp.asarray(np.argsort(order), dtype)
+        self._init_loc = self._init_latent[order]
+
     def _get_posterior(self) -> dist.TransformedDistribution:
         prefix, size, dtype = self.prefix, self.latent_dim, self._init_latent.dtype
-        start = self.program_order()
-        place = numpyro.param(f"{prefix}_place", np.argsort(start).astype(dtype))
+        place = numpyro.param(f"{prefix}_place", self._init_place)
         order = jnp.argsort(jax.lax.stop_gradient(place))
-        loc = numpyro.param(f"{prefix}_loc", self._init_latent[start])
+        loc = numpyro.param(f"{prefix}_loc", self._init_loc)
         tril = numpyro.param(
             f"{prefix}_scale_tril",
             jnp.identity(size, dtype) * self._init_scale,
@@ -163,7 +168,7 @@ class AutoBentNormal(AutoContinuous):
 
     def program_order(self) -> np.ndarray:
         """Returns indices into the latent vector, in the order of the program."""
-        # NumPyro has sorted the sites of the vector by name.
+        # NumPyro may have sorted the sites of the vector by name.
         entries, start = {}, 0
         for name, value in self._init_locs.items():
             entries[name] = start + np.arange(np.size(value))

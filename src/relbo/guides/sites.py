@@ -37,7 +37,8 @@ finite_gradient.defvjp(
 
 def with_finite_gradients(tree: PyTree) -> PyTree:
     """Applies `finite_gradient` to all real arrays of a pytree."""
-    return jax.tree.map(lambda x: finite_gradient(x) if eqx.is_inexact_array(x) else x, tree)
+    guard = lambda leaf: finite_gradient(jnp.asarray(leaf))
+    return jax.tree.map(lambda x: guard(x) if eqx.is_inexact_array(x) else x, tree)
 
 
 class FiniteGradients(Messenger):

@@ -94,7 +94,7 @@ class TrainingLoop:
 
     def _chunks_left(self, num_iterations: int, deadline: float) -> float:
         """Returns how many chunks the iterations and the time budget allow."""
-        left = -(-(num_iterations - self.iteration) // CHUNK)
+        left = float(-(-(num_iterations - self.iteration) // CHUNK))
         # Processes would have to agree, and a run that is resumed would have to know.
         if self._checkpoints is not None or self.program.spread is not None:
             return left

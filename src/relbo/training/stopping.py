@@ -41,7 +41,7 @@ class Stopping:
             equals one without a time budget.
         on_failure: what to do about a NaN or a divergence: `"stop"` with the last good state,
             or `"back off"`: halve the learning rate and continue from the best state. By
-            default the default optimiser backs off, and others stop.
+            default the default optimiser backs off once it has made progress, and others stop.
     """
 
     early: bool = True
@@ -135,15 +135,18 @@ class StoppingRule:
         self.is_default_optimiser = is_default_optimiser
         self.window = max(1, -(-stopping.patience // CHUNK))
         self._stops_early = stopping.early
-        default = "back off" if is_default_optimiser else "stop"
-        self._backs_off = (stopping.on_failure or default) == "back off"
+        # With a fixed number of iterations a longer run must begin like a shorter one.
+        self._ends_cool = is_default_optimiser and stopping.early
+        self._backs_off = stopping.on_failure == "back off"
+        self._backs_off_later = is_default_optimiser and stopping.on_failure is None
 
     def factor(self, seed: SeedProgress) -> float:
         """Returns the factor of the optimiser's updates."""
         factor = 0.5**seed.back_offs
         if seed.cooling:
             done = (len(seed.chunks) - seed.start + 0.5) / seed.cooling
-            factor *= 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
+            cosine = 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
+            factor *= cosine if self._stops_early else max(cosine, 0.1)
         return factor
 
     def rate_words(self, seed: SeedProgress) -> str:
@@ -181,14 +184,13 @@ class StoppingRule:
         if chunk.mean < seed.best:
             seed.best, seed.best_sd, seed.keep = chunk.mean, math.sqrt(chunk.variance), True
         if seed.cooling:
-            if len(seed.chunks) - seed.start >= seed.cooling and self._stops_early:
-                self._end(seed, iteration)
-        elif self._stops_early and self._is_plateau(seed):
+            self._end_cooling(seed, iteration, chunks_left)
+        elif self._is_plateau(seed):
             if self.is_default_optimiser:
                 self._cool(seed, chunks_left)
-            else:
-                self._end(seed, iteration)
-        elif self.is_default_optimiser and chunks_left <= 2 * (len(seed.chunks) - seed.start):
+            elif self._stops_early:
+                seed.result, seed.ended_at = Result.CONVERGED, iteration
+        elif self._ends_cool and chunks_left <= 2 * (len(seed.chunks) - seed.start):
             self._cool(seed, chunks_left)
 
     def _cool(self, seed: SeedProgress, chunks_left: float) -> None:
@@ -196,15 +198,22 @@ class StoppingRule:
         seed.cooling = int(max(1, min(2 * (len(seed.chunks) - seed.start), chunks_left)))
         seed.start = len(seed.chunks)
 
-    def _end(self, seed: SeedProgress, iteration: int) -> None:
-        seed.result, seed.ended_at = Result.CONVERGED, iteration
+    def _end_cooling(self, seed: SeedProgress, iteration: int, chunks_left: float) -> None:
+        if len(seed.chunks) - seed.start < seed.cooling or not self._stops_early:
+            return
+        if chunks_left >= 1:
+            seed.result, seed.ended_at = Result.CONVERGED, iteration
+        else:
+            # It had to cool for lack of time; a run that is made longer starts again.
+            seed.cooling, seed.start = 0, len(seed.chunks)
 
     def _fail(
         self, seed: SeedProgress, failed_at: int, iteration: int, has_exploded: bool
     ) -> None:
         seed.failed_at = failed_at if failed_at >= 0 else iteration - 1
         seed.restore = has_exploded
-        if self._backs_off and seed.back_offs < MAX_BACK_OFFS:
+        backs_off = self._backs_off or (self._backs_off_later and len(seed.chunks) > 0)
+        if backs_off and seed.back_offs < MAX_BACK_OFFS:
             # The last finite state may be too far away for a lower rate to help.
             seed.restore = True
             seed.back_offs += 1
