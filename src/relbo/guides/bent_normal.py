@@ -14,7 +14,6 @@ from numpyro.infer.autoguide import AutoContinuous
 from numpyro.infer.initialization import init_to_uniform
 
 from relbo.core.checks import check_integer, check_positive
-from relbo.gaussian.whitening import curve_features, scale_features
 from relbo.problem.traces import latent_names
 
 MAX_PARENTS = 64
@@ -29,11 +28,13 @@ LIMIT = 5.0
 class BendTransform(Transform):
     r"""Scales and shifts each coordinate by functions of those before it.
 
-    $$v_i = u_i\, e^{\sum_{j<i} c_{ij} \cdot f(u_j)} + \sum_{j<i} d_{ij} \cdot h(u_j)$$
+    $$v_i = u_i\, e^{\sum_{j<i} c_{ij} \cdot f(w_j)} + \sum_{j<i} d_{ij} \cdot h(w_j), \qquad
+      w_j = u_j \left(1 + (u_j / 5)^4\right)^{-1/4}$$
 
-    with the features f and h of `relbo.gaussian.whitening`: straight lines, smooth hinges and
-    squares. They level off beyond 5, so that far away, where noise never is but steps may go,
-    the map is affine. Its Jacobian is triangular. With coefficients of zero it is the identity.
+    with $f(w) = (w, a(w + 1), a(w - 1))$, $h(w) = (a(w + 1), a(w - 1), w^2 - 1)$ and
+    $a(x) = \sqrt{1 + x^2}$: lines that may turn at two places, and parabolas. They level off
+    beyond 5, so that far away, where noise never is but steps may go, the map is affine. Its
+    Jacobian is triangular. With coefficients of zero it is the identity.
 
     Args:
         log_scale: c, `[d, 3, p]`; only the first p coordinates bend others.
@@ -44,7 +45,14 @@ class BendTransform(Transform):
     codomain = constraints.real_vector
 
     def __init__(self, log_scale: Float[Array, "d 3 p"], curve: Float[Array, "d 3 p"]):
-        self.log_scale, self.curve = log_scale, curve
+        size, _, self.num_parents = curve.shape
+        below = np.tril(np.ones((size, self.num_parents), curve.dtype), -1)[:, None]
+        # The lines are of the scales only, the parabolas of the locations only.
+        log_scale = jnp.pad(log_scale * below, ((0, 0), (0, 1), (0, 0)))
+        curve = jnp.pad(curve * below, ((0, 0), (1, 0), (0, 0)))
+        # One matrix, made once and not in every step of a walk.
+        both = jnp.concatenate([log_scale, curve])
+        self.slopes = jnp.reshape(both, (2 * size, 4 * self.num_parents)).T
 
     def __call__(self, x: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
         return self.call_with_intermediates(x)[0]
@@ -67,23 +75,18 @@ class BendTransform(Transform):
             log_scales, shifts = self._parts(x)
             return (y - shifts) * jnp.exp(-log_scales), None
 
-        return jax.lax.scan(turn, jnp.zeros_like(y), None, length=self.curve.shape[-1] + 1)[0]
+        return jax.lax.scan(turn, jnp.zeros_like(y), None, length=self.num_parents + 1)[0]
 
     def _parts(self, x: Float[Array, "*n d"]) -> tuple[Array, Array]:
-        size, _, num_parents = self.curve.shape
-        below = np.tril(np.ones((size, num_parents)), -1)[:, None]
-        flat = lambda slopes: jnp.reshape(slopes * below, (size, -1)).T
-        parents = _levelled(x[..., :num_parents])
-        log_scales = scale_features(parents) @ flat(self.log_scale)
-        return log_scales, curve_features(parents) @ flat(self.curve)
+        parents = x[..., : self.num_parents]
+        square = jnp.square(parents / LIMIT)
+        w = parents * jax.lax.rsqrt(jnp.sqrt(1.0 + square * square))
+        turns = jnp.sqrt(1.0 + jnp.square(w + 1.0)), jnp.sqrt(1.0 + jnp.square(w - 1.0))
+        parts = jnp.concatenate([w, *turns, w * w - 1.0], -1) @ self.slopes
+        return parts[..., : x.shape[-1]], parts[..., x.shape[-1] :]
 
     def tree_flatten(self) -> Any:
-        return (self.log_scale, self.curve), (("log_scale", "curve"), {})
-
-
-def _levelled(value: Array) -> Array:
-    """Returns a smooth and monotone function that is close to its value within LIMIT."""
-    return value * (1.0 + (value / LIMIT) ** 4) ** -0.25
+        return (self.slopes,), (("slopes",), {"num_parents": self.num_parents})
 
 
 class AutoBentNormal(AutoContinuous):
