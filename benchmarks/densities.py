@@ -1,10 +1,10 @@
-"""Three log densities with known evidence, and a check of their evidence.
+"""Log densities with known evidence, and a check of the evidence of three of them.
 
     python benchmarks/densities.py --data-dir DIR
 
-`DIR` has `targets/ionosphere.npz`, `targets/seeds.json` and `targets/brownian.json`. All
-densities are on unconstrained space; positive parameters enter through their logarithm, with
-the Jacobian term. In `N(m, s)`, s is a standard deviation.
+`DIR` has `targets/ionosphere.npz`, `targets/seeds.json`, `targets/brownian.json` and
+`targets/pines.csv`. All densities are on unconstrained space; positive parameters enter through
+their logarithm, with the Jacobian term. In `N(m, s)`, s is a standard deviation.
 
 The check is annealed importance sampling with Metropolis-corrected Hamiltonian moves. It is
 written without relbo, so that an error in relbo cannot hide in it.
@@ -92,7 +92,40 @@ def brownian(folder: Path) -> Density:
     return Density("brownian", 2 + observed.shape[0], logdensity_fn, 1.18775)
 
 
+def funnel(folder: Path) -> Density:
+    """Returns Neal's funnel: x_1 ~ N(0, 3), the other nine N(0, exp(x_1 / 2))."""
+
+    def logdensity_fn(x: Float[Array, " d"]) -> Scalar:
+        return norm.logpdf(x[0], 0.0, 3.0) + jnp.sum(norm.logpdf(x[1:], 0.0, jnp.exp(x[0] / 2)))
+
+    return Density("funnel", 10, logdensity_fn, 0.0)
+
+
+def cox(folder: Path) -> Density:
+    """Returns a log-Gaussian Cox process: counts of 126 pines on a grid of 40 x 40 cells."""
+    points = np.loadtxt(folder / "targets" / "pines.csv", delimiter=",", skiprows=1)
+    cells = np.minimum((40 * points).astype(int), 39)
+    counts = np.zeros((40, 40))
+    np.add.at(counts, (cells[:, 0], cells[:, 1]), 1.0)
+    grid = np.stack(np.meshgrid(np.arange(40), np.arange(40), indexing="ij"), -1)
+    grid = grid.reshape(-1, 2)
+    distance = np.linalg.norm(grid[:, None] - grid[None], axis=-1)
+    factor = np.linalg.cholesky(1.91 * np.exp(-distance * 33 / 40))
+    log_det = float(np.sum(np.log(np.diagonal(factor))))
+    whitener = jnp.asarray(np.linalg.inv(factor), jnp.float32)
+    n = jnp.asarray(counts.reshape(-1), jnp.float32)
+    mean = float(np.log(126) - 1.91 / 2)
+
+    def logdensity_fn(f: Float[Array, " d"]) -> Scalar:
+        prior = jnp.sum(norm.logpdf(whitener @ (f - mean))) - log_det
+        return prior + jnp.sum(f * n - jnp.exp(f) / 1600)
+
+    return Density("cox", 1600, logdensity_fn, 512.0)
+
+
 DENSITIES = {"ionosphere": ionosphere, "seeds": seeds, "brownian": brownian}
+"""Densities whose evidence is checked here."""
+ALL_DENSITIES = {**DENSITIES, "funnel": funnel, "cox": cox}
 
 
 def annealed_log_evidence(

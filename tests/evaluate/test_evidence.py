@@ -6,7 +6,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from numpyro.infer.autoguide import AutoDelta, AutoNormal
+from numpyro.infer.autoguide import AutoDelta, AutoDiagonalNormal, AutoNormal
 
 import relbo
 from programs import DATA, conjugate, conjugate_evidence, encoder, local, local_evidence
@@ -78,7 +78,9 @@ def test_guide_of_ones_own(settings):
 def test_refined_guide_knows_whether_its_weights_are_a_bound(account, valid):
     kernel = relbo.SGLD(0.01)
     guide = relbo.AutoRefined(
-        conjugate, refinement=relbo.Refinement(kernel, account, num_steps=2)
+        conjugate,
+        base=AutoDiagonalNormal,
+        refinement=relbo.Refinement(kernel, account, num_steps=2),
     )
     numpyro.handlers.seed(guide, 0)(DATA)
     params = {"auto_loc": jnp.array([2.0]), "auto_scale": jnp.array([0.25])}

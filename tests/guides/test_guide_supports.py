@@ -158,7 +158,7 @@ def test_given_initial_values():
     guide = relbo.AutoRefined(program, init_loc_fn=start, init_scale=0.3, num_steps=1)
     _, _, params = prepare(program, guide)
     np.testing.assert_allclose(params["auto_loc"], [1.5, jnp.log(2.0)], rtol=1e-5)
-    np.testing.assert_allclose(params["auto_scale"], 0.3, rtol=1e-5)
+    np.testing.assert_allclose(params["auto_scale_tril"], 0.3 * jnp.eye(2), rtol=1e-5)
 
 
 def test_latent_delta_sites_are_refused():

@@ -2,11 +2,13 @@
 
 import copy
 import inspect
+from functools import partial
 from typing import Any
 
 import jax
 import jax.random as jr
-from jaxtyping import Array, PRNGKeyArray, PyTree
+import numpy as np
+from jaxtyping import Array, ArrayLike, PRNGKeyArray, PyTree
 from numpyro import handlers
 from numpyro.infer.autoguide import (
     AutoContinuous,
@@ -21,9 +23,14 @@ from numpyro.infer.initialization import init_to_uniform
 
 from relbo.core.bases import AbstractNormal
 from relbo.core.kernels import AbstractKernel
+from relbo.core.random import KeyLike, as_key
 from relbo.core.refinement import Refinement
+from relbo.gaussian import DENSE_LIMIT
 from relbo.guides.bases import base_of, unconstrained
+from relbo.guides.bent_normal import AutoBentNormal
 from relbo.guides.refined_guide import AbstractRefinedGuide, chosen_refinement
+from relbo.guides.warm_start import can_start_warm, warm_params
+from relbo.problem import read
 from relbo.problem.call import Call
 from relbo.problem.logdensity import LogDensityModel
 from relbo.problem.numpyro import draw_key
@@ -48,17 +55,18 @@ class AutoRefined(AbstractRefinedGuide):
     """An autoguide with T steps of a sampler inside.
 
     By default it takes annealed underdamped steps with the reverse-kernel account, in the
-    whitened coordinates of a mean-field normal, T = 8, with a step size for each coordinate and
-    step: a valid bound that contains NumPyro's AutoDAIS as a special case.
+    whitened coordinates of a normal that may bend, T = 8, with a step size for each coordinate
+    and step: a valid bound that contains NumPyro's AutoDAIS as a special case.
 
     Args:
         model: a NumPyro program.
         base: the guide to refine: a class or an instance of NumPyro's continuous autoguides
             (AutoNormal, AutoDiagonalNormal, AutoMultivariateNormal,
             AutoLowRankMultivariateNormal, AutoIAFNormal, AutoBNAFNormal, AutoDelta,
-            AutoGuideList). By default a mean-field normal: AutoDiagonalNormal, which is one
-            vector and fast, or AutoNormal where the model has local latent values in a plate
-            that is subsampled or where `create_plates` is given.
+            AutoGuideList). By default `AutoBentNormal` up to 200 dimensions, which learns all
+            correlations and follows funnels, and AutoDiagonalNormal beyond; AutoNormal where
+            the model has local latent values in a plate that is subsampled or where
+            `create_plates` is given.
         refinement: the sampler and its account, a `Refinement`; by default `Refinement()`. Its
             default kernel gets a step size for each coordinate and step (for each step only
             where a plate with local latent values is subsampled).
@@ -108,19 +116,21 @@ class AutoRefined(AbstractRefinedGuide):
         if init_loc_fn is None:
             is_density = isinstance(model, LogDensityModel)
             init_loc_fn = model.init_loc_fn if is_density else init_to_uniform
-        self._base_if_local = None
         if base is None and "create_plates" in base_options:
             base = AutoNormal
-        if base is None:
-            base = AutoDiagonalNormal
-            self._base_if_local = AutoNormal(
-                model, prefix=prefix, init_loc_fn=init_loc_fn, **base_options
-            )
-        self.base = _make_base(base, model, prefix, init_loc_fn, base_options)
+        self._chooses_base = base is None
+        base = AutoBentNormal if base is None else base
+        self._make_base = partial(
+            _make_base,
+            model=model,
+            prefix=prefix,
+            init_loc_fn=init_loc_fn,
+            options=base_options,
+            is_forward_mode=refinement.execution.forward_mode_differentiation,
+        )
+        self.base = self._make_base(base)
         super().__init__(model, prefix=prefix, init_loc_fn=init_loc_fn)
-        if refinement.execution.forward_mode_differentiation:
-            for guide in filter(None, (self, self.base, self._base_if_local)):
-                guide._forward_mode_differentiation = True
+        self._forward_mode_differentiation = refinement.execution.forward_mode_differentiation
         self._has_density = not _has_points(self.base)
         self.refinement = refinement if self._has_density else refinement.without_default_path()
 
@@ -133,8 +143,10 @@ class AutoRefined(AbstractRefinedGuide):
         refuse_ambiguous_plates(runs[0])
         is_local = has_local_sites(runs[0])
         self._subsampling = subsampling(*runs)
-        if self._base_if_local is not None and is_local:
-            self.base = self._base_if_local
+        if self._chooses_base:
+            kind = _suitable_base(runs[0])
+            if type(self.base) is not kind:
+                self.base = self._make_base(kind)
         try:
             with handlers.block():
                 handlers.seed(self.base, draw_key())(*args, **kwargs)
@@ -162,6 +174,40 @@ class AutoRefined(AbstractRefinedGuide):
         # The arrays outlive this call, which may be the first one of a function under `jit`.
         with jax.ensure_compile_time_eval():
             self.refinement = self.refinement.with_step_sizes_like(position)
+
+    def warm_start(self, key: KeyLike, *args: Any, **kwargs: Any) -> dict[str, ArrayLike]:
+        """Fits a normal by natural gradients, for the parameters of a normal base.
+
+        `relbo.fit` does this by itself. With NumPyro's SVI, give the result to `svi.init` or
+        `svi.run`: training then starts at the optimum of a normal without steps.
+
+        Args:
+            key: a random key or an integer seed.
+            *args: the model's arguments.
+            **kwargs: the model's keyword arguments.
+
+        Returns:
+            Initial values of the base's parameters; none if no normal was found.
+
+        Example:
+            >>> import numpyro, numpyro.distributions as dist
+            >>> def model():
+            ...     numpyro.sample("x", dist.Normal(0, 1))
+            >>> guide = AutoRefined(model)
+            >>> init_params = guide.warm_start(0)
+            >>> # svi.run(key, 5_000, init_params=init_params)
+        """
+        fit_key, init_key = jr.split(as_key(key))
+        with handlers.block():
+            sites = handlers.trace(handlers.seed(self, init_key)).get_trace(*args, **kwargs)
+        params = {n: site["value"] for n, site in sites.items() if site["type"] == "param"}
+        if not can_start_warm(self):
+            raise ValueError(
+                f"base: a warm start fits a normal, and {type(self.base).__name__} is none or "
+                "has plates of its own: use the default base"
+            )
+        problem = read(self.model, args, kwargs)
+        return warm_params(fit_key, self, problem, params) or {}
 
     def run_base(self, key: PRNGKeyArray, call: Call) -> dict[str, Sites]:
         return run(handlers.seed(self.base, key), call)
@@ -199,6 +245,14 @@ class AutoRefined(AbstractRefinedGuide):
         return values
 
 
+def _suitable_base(trace: dict[str, Sites]) -> type[AutoGuide]:
+    """Returns the class of base that is affordable for a model."""
+    if has_local_sites(trace):
+        return AutoNormal
+    size = sum(np.size(trace[name]["value"]) for name in latent_names(trace))
+    return AutoBentNormal if size <= DENSE_LIMIT else AutoDiagonalNormal
+
+
 def _parts(guide: AutoGuide) -> list[AutoGuide]:
     if isinstance(guide, AutoGuideList):
         return [part for inner in guide for part in _parts(inner)]
@@ -215,10 +269,12 @@ def _has_points(guide: AutoGuide) -> bool:
 
 def _make_base(
     base: type[AutoGuide] | AutoGuide,
+    *,
     model: Model,
     prefix: str,
     init_loc_fn: Any,
     options: dict[str, Any],
+    is_forward_mode: bool,
 ) -> AutoGuide:
     kind = base if isinstance(base, type) else type(base)
     if not issubclass(kind, AutoGuide):
@@ -232,10 +288,12 @@ def _make_base(
             "from, such as AutoNormal, and more steps"
         )
     if isinstance(base, type):
-        return base(model, prefix=prefix, init_loc_fn=init_loc_fn, **options)
-    if options:
+        base = base(model, prefix=prefix, init_loc_fn=init_loc_fn, **options)
+    elif options:
         raise ValueError(
             f"{sorted(options)}: base is an instance, so its options belong to its own "
             "constructor"
         )
+    if is_forward_mode:
+        base._forward_mode_differentiation = True
     return base

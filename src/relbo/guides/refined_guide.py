@@ -5,6 +5,7 @@ import math
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import equinox as eqx
@@ -25,7 +26,13 @@ from relbo.core.random import KeyLike, as_key
 from relbo.core.refinement import Refinement
 from relbo.core.validity import Bound, Subsampling, bound
 from relbo.guides.bases import Start, start_of
-from relbo.guides.sites import add_log_q, sample_sites, sampler_from_sites
+from relbo.guides.sites import (
+    FiniteGradients,
+    add_log_q,
+    sample_sites,
+    sampler_from_sites,
+    with_finite_gradients,
+)
 from relbo.problem.call import Call
 from relbo.problem.numpyro import (
     constrain_site,
@@ -48,6 +55,7 @@ class AbstractRefinedGuide(AutoGuide):
     model: Model
     freeze_model: bool = False
     """Whether the model's parameters are constants in the steps; see `refine`."""
+    _forward_mode_differentiation: bool = False
     _has_density: bool
     _subsampling: Subsampling
 
@@ -349,6 +357,8 @@ class AbstractRefinedGuide(AutoGuide):
         self, key: PRNGKeyArray, sampler: Refinement, call: Call, **numbers: int
     ) -> tuple[Refined, Start]:
         base_key, model_key, refine_key = jr.split(key, 3)
+        if not self._forward_mode_differentiation:
+            sampler = with_finite_gradients(sampler)
         start = self.start(base_key, call)
         logdensity_fn = self._density(start, call, model_key)
         refined = sampler(refine_key, start.base, logdensity_fn, **numbers)
@@ -362,6 +372,8 @@ class AbstractRefinedGuide(AutoGuide):
         outer = outer_values(self.prototype)
         if self.freeze_model:
             outer = jax.lax.stop_gradient(outer)
+        elif not self._forward_mode_differentiation:
+            outer = with_finite_gradients(outer)
         given = {**outer, **start.plates}
 
         def logdensity_fn(position: PyTree) -> Scalar:
@@ -377,7 +389,8 @@ class AbstractRefinedGuide(AutoGuide):
         run_key, fixed_key = jr.split(key)
         # NumPyro sees the parameters and plates of the base, but not its draws.
         with handlers.block(hide_fn=lambda site: site["type"] not in ("param", "plate")):
-            trace = self.run_base(run_key, call)
+            with nullcontext() if self._forward_mode_differentiation else FiniteGradients():
+                trace = self.run_base(run_key, call)
         return start_of(trace, self.distributions(trace), self.unpack, fixed_key)
 
 

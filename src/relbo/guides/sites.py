@@ -11,11 +11,42 @@ import numpyro.distributions as dist
 from jaxtyping import Array, PyTree, Scalar
 from numpyro import handlers
 from numpyro.distributions import constraints
+from numpyro.primitives import Messenger
 
 from relbo.core.parameters import Positive, is_parameter
 from relbo.core.refinement import Refinement
 from relbo.problem.numpyro import constrain_site
 from relbo.problem.traces import Sites, latent_names
+
+
+@jax.custom_vjp
+def finite_gradient(value: Array) -> Array:
+    """Returns a value whose gradient is zero wherever it would not be finite.
+
+    Where one of many draws diverges, its gradient is NaN, and so would be their sum. Inside of
+    a map over draws only the gradient of that draw is dropped; the loss is still infinite.
+    """
+    return value
+
+
+finite_gradient.defvjp(
+    lambda value: (value, None),
+    lambda _, slope: (jnp.where(jnp.isfinite(slope), slope, 0.0),),
+)
+
+
+def with_finite_gradients(tree: PyTree) -> PyTree:
+    """Applies `finite_gradient` to all real arrays of a pytree."""
+    guard = lambda leaf: finite_gradient(jnp.asarray(leaf))
+    return jax.tree.map(lambda x: guard(x) if eqx.is_inexact_array(x) else x, tree)
+
+
+class FiniteGradients(Messenger):
+    """A handler that applies `finite_gradient` to all parameters of a program."""
+
+    def postprocess_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] == "param":
+            msg["value"] = with_finite_gradients(msg["value"])
 
 
 class _LogQ(dist.Unit):

@@ -54,14 +54,15 @@ def fit(
         key: a random key or an integer seed.
         model: a NumPyro program.
         args, kwargs: its arguments, which are also the guide's.
-        guide: any guide of NumPyro or relbo, or a function. The default is `AutoRefined` over
-            a multivariate normal, or over a mean-field normal beyond 200 dimensions.
+        guide: any guide of NumPyro or relbo, or a function. The default is `AutoRefined`,
+            which chooses its base.
         loss: a NumPyro ELBO, which also says how many draws an update takes
             (`Trace_ELBO(num_particles=16)`). The default is `Trace_ELBO` with 16 draws, or
             `RefinedELBO` with 16 particles if the particles of the guide's kernel interact.
         optimiser: an optax optimiser, schedules included. The default is Adam with gradients
-            clipped at a global norm of 10. Its learning rate falls from 0.03 to 0.01 to 0.003
-            each time the smoothed loss stops falling, so that no schedule is needed.
+            clipped at a global norm of 10. Its learning rate is 0.02 until the smoothed loss
+            stops falling or a third of the iterations or of the time has passed. It then falls
+            to zero in twice as many iterations, so that no schedule is needed.
         num_iterations: maximum number of iterations.
         batch_size: number of rows of a minibatch. Each array among the arguments that has the
             common leading length N is subsampled, in a new random order each epoch that the key

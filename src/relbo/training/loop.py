@@ -42,6 +42,7 @@ class TrainingLoop:
         self.iteration = snapshot.iteration
         self._losses = [snapshot.losses]
         self._checkpoints, self._report = checkpoints, report
+        self._chunk_ends: list[float] = []
 
     def run(self, num_iterations: int, deadline: float) -> tuple[Snapshot, bool]:
         """Runs until all seeds have ended, the last iteration, or the deadline.
@@ -70,14 +71,14 @@ class TrainingLoop:
 
     def _turn(self, num_iterations: int, deadline: float) -> bool:
         began = time.monotonic()
-        record = self._advance(num_iterations)
+        record = self._advance(num_iterations, deadline)
         speed = CHUNK / max(time.monotonic() - began, 1e-9)
         is_late = self.iteration < num_iterations and is_past(self.program.spread, deadline)
         self._save(num_iterations, is_late)
         self._show(record, num_iterations, speed)
         return is_late
 
-    def _advance(self, num_iterations: int) -> ChunkRecord:
+    def _advance(self, num_iterations: int, deadline: float) -> ChunkRecord:
         inputs = self.inputs(num_iterations)
         start, stop = int(inputs[2]), int(inputs[3])
         self.carry, record = self.program.chunk(*inputs)
@@ -85,10 +86,25 @@ class TrainingLoop:
         failed_at = np.asarray(self.carry.failed_at)
         self._losses.append(losses)
         self.iteration = stop
+        chunks_left = self._chunks_left(num_iterations, deadline)
         for seed, row, failed in zip(self.seeds, losses, failed_at, strict=True):
             if seed.result is None:
-                self.rule.apply(seed, row, int(failed), stop)
+                self.rule.apply(seed, row, int(failed), stop, chunks_left=chunks_left)
         return record
+
+    def _chunks_left(self, num_iterations: int, deadline: float) -> float:
+        """Returns how many chunks the iterations and the time budget allow."""
+        left = float(-(-(num_iterations - self.iteration) // CHUNK))
+        # Processes would have to agree, and a run that is resumed would have to know.
+        if self._checkpoints is not None or self.program.spread is not None:
+            return left
+        self._chunk_ends.append(time.monotonic())
+        # The first chunk was compiled.
+        ends = self._chunk_ends[-10:]
+        if deadline == np.inf or len(ends) < 3:
+            return left
+        seconds = (ends[-1] - ends[0]) / (len(ends) - 1)
+        return min(left, max(0.0, deadline - ends[-1]) / seconds)
 
     def _control(self) -> Control:
         flags = lambda name: np.array([getattr(seed, name) for seed in self.seeds])

@@ -9,10 +9,13 @@ import optax
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, PyTree, Scalar
 from numpyro.distributions.util import matrix_to_tril_vec
-from numpyro.infer.autoguide import AutoDiagonalNormal, AutoMultivariateNormal, AutoNormal
+from numpyro.infer.autoguide import AutoMultivariateNormal
 
-RATES = (0.03, 0.01, 0.003)
-"""The learning rates of the default optimiser; the next one follows after each plateau."""
+from relbo.guides.bent_normal import AutoBentNormal
+from relbo.guides.warm_start import normal_base
+
+RATE = 0.02
+"""The learning rate of the default optimiser until it cools."""
 MAX_NORM = 10.0
 
 Units = Callable[[dict[str, Any]], dict[str, Array]]
@@ -30,7 +33,7 @@ class ScaledState(NamedTuple):
 
 
 def default_optimiser() -> optax.GradientTransformation:
-    return optax.chain(optax.clip_by_global_norm(MAX_NORM), optax.adam(RATES[0]))
+    return optax.chain(optax.clip_by_global_norm(MAX_NORM), optax.adam(RATE))
 
 
 def scalable(
@@ -76,13 +79,6 @@ def rescaled(
     return count, (params, scaled._replace(factor=factor))
 
 
-def normal_base(guide: Any) -> Any:
-    """Returns the normal that a guide is or contains, or `None`."""
-    base = getattr(guide, "base", guide)
-    is_normal = type(base) in (AutoDiagonalNormal, AutoMultivariateNormal, AutoNormal)
-    return base if is_normal else None
-
-
 def units_for(guide: Any) -> Units | None:
     """Returns a function that computes how far each parameter of a normal base may move.
 
@@ -97,7 +93,7 @@ def units_for(guide: Any) -> Units | None:
     def dense(params: dict[str, Any]) -> dict[str, Array]:
         tril = params[f"{prefix}_scale_tril"]
         inverse = solve_triangular(tril, jnp.eye(len(tril), dtype=tril.dtype), lower=True)
-        unit = _unit(1.0 / jnp.linalg.norm(inverse, axis=0))
+        unit = 1.0 / jnp.linalg.norm(inverse, axis=0)
         return {f"{prefix}_loc": unit, f"{prefix}_scale_tril": _tril_units(tril, unit)}
 
     def by_site(params: dict[str, Any]) -> dict[str, Array]:
@@ -105,19 +101,11 @@ def units_for(guide: Any) -> Units | None:
         for name in params:
             loc = name.removesuffix("scale") + "loc"
             if name.endswith(f"{prefix}_scale") and loc in params:
-                unit = _unit(params[name])
+                unit = params[name]
                 units |= {loc: unit, name: _softplus_units(params[name], unit)}
         return units
 
-    return dense if isinstance(base, AutoMultivariateNormal) else by_site
-
-
-def _unit(sd: Float[Array, "*d"]) -> Float[Array, "*d"]:
-    """Computes the unit of a coordinate from its standard deviation given the others.
-
-    Between a third and one it is one, so that ordinary models are trained as usual.
-    """
-    return jnp.maximum(sd, jnp.minimum(1.0, 3.0 * sd))
+    return dense if isinstance(base, AutoMultivariateNormal | AutoBentNormal) else by_site
 
 
 def _softplus_units(

@@ -14,15 +14,15 @@ import optax
 from jaxtyping import Array, Key, PRNGKeyArray
 from numpyro import handlers
 from numpyro.infer import SVI
-from numpyro.infer.autoguide import AutoGuide, AutoMultivariateNormal
+from numpyro.infer.autoguide import AutoGuide
 from numpyro.infer.svi import SVIState
 
 from relbo._devices import Spread
 from relbo.core.parameters import is_traced
 from relbo.guides.auto_refined import AutoRefined
-from relbo.problem.call import ByIdentity, Call
+from relbo.problem.call import ByIdentity
 from relbo.problem.refusals import NEEDS_VALUES
-from relbo.problem.traces import Model, has_local_sites, initial_run, latent_names
+from relbo.problem.traces import Model, initial_run, latent_names
 from relbo.training.data import TrainingData
 from relbo.training.guide_copy import as_new, forget, freezes_data
 from relbo.training.optimiser import default_optimiser, scalable, units_for
@@ -37,9 +37,6 @@ from relbo.training.update import (
 
 MAX_PROGRAMS = 8
 """Number of programs that are kept."""
-
-DENSE_LIMIT = 200
-"""The largest dimension in which the default guide learns all correlations."""
 
 _programs: OrderedDict[Any, "Program"] = OrderedDict()
 
@@ -210,7 +207,7 @@ def program_for(
     if found is not None and found.suits(data.first):
         _programs[cache_key] = found
         return found, found.initial(keys, data.first), data
-    guide = default_guide(model, data.first_call) if guide is None else guide
+    guide = AutoRefined(model) if guide is None else guide
 
     def make(data: TrainingData) -> tuple[Program, InitialValues, TrainingData]:
         program = Program(
@@ -227,15 +224,6 @@ def program_for(
     if len(_programs) > MAX_PROGRAMS:
         _programs.popitem(last=False)
     return made
-
-
-def default_guide(model: Model, call: Call) -> AutoRefined:
-    """Returns a refined normal, dense unless it is large or has local latent values."""
-    trace = initial_run(model, call)
-    size = sum(int(np.size(trace[name]["value"])) for name in latent_names(trace))
-    if size > DENSE_LIMIT or has_local_sites(trace):
-        return AutoRefined(model)
-    return AutoRefined(model, base=AutoMultivariateNormal)
 
 
 def forget_programs() -> None:

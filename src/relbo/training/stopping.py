@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from relbo.core.checks import check_bool, check_integer, check_seconds
-from relbo.training.optimiser import RATES
+from relbo.training.optimiser import RATE
 
 CHUNK = 100
 """Number of iterations that are compiled into one call; the losses are examined after each."""
@@ -33,28 +33,29 @@ class Stopping:
 
     Args:
         early: whether to stop when the smoothed loss no longer falls.
-        patience: number of iterations of each of the two windows that are compared. The loss no
-            longer falls if its mean over the last `patience` iterations is no lower than over
-            the `patience` iterations before, up to a standard error.
+        patience: number of iterations of each of the two windows that are compared, at least; a
+            quarter of the run once that is longer. The loss no longer falls if its mean over
+            the last window is no lower than over the one before.
         seconds: time budget; the fit stops at the end of the first chunk of 100 iterations that
             exceeds it. With checkpoints the warm start is not cut short, so that a resumed run
             equals one without a time budget.
         on_failure: what to do about a NaN or a divergence: `"stop"` with the last good state,
-            or `"back off"`: halve the learning rate and continue from the best state.
+            or `"back off"`: halve the learning rate and continue from the best state. By
+            default the default optimiser backs off once it has made progress, and others stop.
     """
 
     early: bool = True
     patience: int = 500
     seconds: float | None = None
-    on_failure: Literal["stop", "back off"] = "stop"
+    on_failure: Literal["stop", "back off"] | None = None
 
     def __post_init__(self) -> None:
         check_bool("early", self.early)
         check_integer("patience", self.patience, 1)
         check_seconds(self.seconds)
-        if self.on_failure not in ("stop", "back off"):
+        if self.on_failure not in ("stop", "back off", None):
             raise ValueError(
-                f'on_failure: expected "stop" or "back off", got {self.on_failure!r}'
+                f'on_failure: expected "stop", "back off" or None, got {self.on_failure!r}'
             )
 
 
@@ -96,10 +97,10 @@ class SeedProgress:
     """The history of one seed and the decisions about it; kept in checkpoints."""
 
     chunks: list[ChunkLosses] = field(default_factory=list)
-    stage: int = 0
-    """Index of the current learning rate."""
-    stage_start: int = 0
-    """The chunk with which it began."""
+    start: int = 0
+    """The chunk with which the present phase began."""
+    cooling: int = 0
+    """Number of chunks in which the learning rate falls to zero; 0 before that."""
     back_offs: int = 0
     best: float = math.inf
     best_sd: float = 0.0
@@ -127,25 +128,32 @@ class StoppingRule:
 
     Args:
         stopping: the options of the user.
-        is_default_optimiser: whether the learning rate falls on a plateau before the fit stops.
+        is_default_optimiser: whether the learning rate falls to zero before the fit stops.
     """
 
     def __init__(self, stopping: Stopping, *, is_default_optimiser: bool):
         self.is_default_optimiser = is_default_optimiser
         self.window = max(1, -(-stopping.patience // CHUNK))
-        self._num_stages = len(RATES) if is_default_optimiser else 1
         self._stops_early = stopping.early
+        # With a fixed number of iterations a longer run must begin like a shorter one.
+        self._ends_cool = is_default_optimiser and stopping.early
         self._backs_off = stopping.on_failure == "back off"
+        self._backs_off_later = is_default_optimiser and stopping.on_failure is None
 
     def factor(self, seed: SeedProgress) -> float:
         """Returns the factor of the optimiser's updates."""
-        return RATES[seed.stage] / RATES[0] * 0.5**seed.back_offs
+        factor = 0.5**seed.back_offs
+        if seed.cooling:
+            done = (len(seed.chunks) - seed.start + 0.5) / seed.cooling
+            cosine = 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
+            factor *= cosine if self._stops_early else max(cosine, 0.1)
+        return factor
 
     def rate_words(self, seed: SeedProgress) -> str:
         """Says what is known about the learning rate."""
         factor = self.factor(seed)
         if self.is_default_optimiser:
-            return f"learning rate {RATES[0] * factor:.2g}"
+            return f"learning rate {RATE * factor:.2g}"
         return "the learning rate" if factor == 1.0 else f"{factor:.2g} of the learning rate"
 
     def apply(
@@ -154,6 +162,8 @@ class StoppingRule:
         losses: Float[np.ndarray, " n"],
         failed_at: int,
         iteration: int,
+        *,
+        chunks_left: float = math.inf,
     ) -> None:
         """Takes in a chunk.
 
@@ -162,6 +172,7 @@ class StoppingRule:
             losses: the losses of the chunk.
             failed_at: the iteration that failed, or -1.
             iteration: number of iterations run so far.
+            chunks_left: number of chunks that may follow.
         """
         seed.keep = seed.restore = False
         chunk = summary_of(losses)
@@ -172,52 +183,57 @@ class StoppingRule:
         seed.chunks.append(chunk)
         if chunk.mean < seed.best:
             seed.best, seed.best_sd, seed.keep = chunk.mean, math.sqrt(chunk.variance), True
-        if self._is_plateau(seed):
-            self._end_stage(seed, iteration)
+        if seed.cooling:
+            self._end_cooling(seed, iteration, chunks_left)
+        elif self._is_plateau(seed):
+            if self.is_default_optimiser:
+                self._cool(seed, chunks_left)
+            elif self._stops_early:
+                seed.result, seed.ended_at = Result.CONVERGED, iteration
+        elif self._ends_cool and chunks_left <= 2 * (len(seed.chunks) - seed.start):
+            self._cool(seed, chunks_left)
+
+    def _cool(self, seed: SeedProgress, chunks_left: float) -> None:
+        """Lets the learning rate fall to zero, for twice as long as the run has taken."""
+        seed.cooling = int(max(1, min(2 * (len(seed.chunks) - seed.start), chunks_left)))
+        seed.start = len(seed.chunks)
+
+    def _end_cooling(self, seed: SeedProgress, iteration: int, chunks_left: float) -> None:
+        if len(seed.chunks) - seed.start < seed.cooling or not self._stops_early:
+            return
+        if chunks_left >= 1:
+            seed.result, seed.ended_at = Result.CONVERGED, iteration
+        else:
+            # It had to cool for lack of time; a run that is made longer starts again.
+            seed.cooling, seed.start = 0, len(seed.chunks)
 
     def _fail(
         self, seed: SeedProgress, failed_at: int, iteration: int, has_exploded: bool
     ) -> None:
         seed.failed_at = failed_at if failed_at >= 0 else iteration - 1
         seed.restore = has_exploded
-        if self._backs_off and seed.back_offs < MAX_BACK_OFFS:
+        backs_off = self._backs_off or (self._backs_off_later and len(seed.chunks) > 0)
+        if backs_off and seed.back_offs < MAX_BACK_OFFS:
             # The last finite state may be too far away for a lower rate to help.
             seed.restore = True
             seed.back_offs += 1
-            seed.stage_start = len(seed.chunks)
+            if not seed.cooling:
+                seed.start = len(seed.chunks)
             return
         seed.result, seed.ended_at = Result.DIVERGED, iteration if has_exploded else failed_at
 
-    def _end_stage(self, seed: SeedProgress, iteration: int) -> None:
-        if seed.stage + 1 < self._num_stages:
-            seed.stage += 1
-            seed.stage_start = len(seed.chunks)
-        elif self._stops_early:
-            seed.result, seed.ended_at = Result.CONVERGED, iteration
-
     def _is_plateau(self, seed: SeedProgress) -> bool:
-        """Returns whether the last chunks are no better than those before, up to noise."""
-        chunks = seed.chunks[seed.stage_start :]
-        if len(chunks) < 2 * self.window:
+        """Returns whether the last chunks are no better than those before."""
+        chunks = seed.chunks[seed.start :]
+        window = max(self.window, len(chunks) // 4)
+        if len(chunks) < 2 * window:
             return False
-        before, after = chunks[-2 * self.window : -self.window], chunks[-self.window :]
-        gain = _mean(before) - _mean(after)
-        return gain <= math.hypot(_stderr(before), _stderr(after))
+        before, after = chunks[-2 * window : -window], chunks[-window:]
+        return _mean(before) <= _mean(after)
 
 
 def _mean(chunks: list[ChunkLosses]) -> float:
     return float(np.mean([chunk.mean for chunk in chunks]))
-
-
-def _stderr(chunks: list[ChunkLosses]) -> float:
-    """Computes a standard error from the noise within chunks or between them, if larger.
-
-    Wandering parameters correlate neighbouring losses, which only the latter shows.
-    """
-    number = max(1, sum(chunk.number for chunk in chunks))
-    within = float(np.mean([chunk.variance for chunk in chunks])) / number
-    between = float(np.var([chunk.mean for chunk in chunks])) / len(chunks)
-    return math.sqrt(max(within, between))
 
 
 def _has_exploded(seed: SeedProgress, chunk: ChunkLosses) -> bool:
