@@ -14,6 +14,7 @@ from numpyro.infer.autoguide import AutoContinuous
 from numpyro.infer.initialization import init_to_uniform
 
 from relbo.core.checks import check_integer, check_positive
+from relbo.gaussian.whitening import scale_features
 from relbo.problem.traces import latent_names
 
 MAX_PARENTS = 64
@@ -31,18 +32,18 @@ class BendTransform(Transform):
     $$v_i = u_i\, e^{\sum_{j<i} c_{ij} \cdot f(w_j)} + \sum_{j<i} d_{ij} \cdot h(w_j), \qquad
       w_j = u_j \left(1 + (u_j / 5)^4\right)^{-1/4}$$
 
-    with $f(w) = (w, a(w + 1), a(w - 1))$, $h(w) = (a(w + 1), a(w - 1), w^2 - 1)$ and
-    $a(x) = \sqrt{1 + x^2}$: lines that may turn at two places, and parabolas. They level off
-    beyond 5, so that far away, where noise never is but steps may go, the map is affine. Its
-    Jacobian is triangular. With coefficients of zero it is the identity.
+    with $f(w) = (w, a(w + 1), a(w - 1))$, $h(w) = (a(w + 1), a(w - 1), w^2 - 1)$ and a smooth
+    hinge a: lines that may turn at two places, and parabolas. They level off beyond 5, so that
+    far away, where noise never is but steps may go, the map is affine. Its Jacobian is
+    triangular. With coefficients of zero it is the identity.
 
     Args:
         log_scale: c, `[d, 3, p]`; only the first p coordinates bend others.
         curve: d, of the same shape. In both, entries with $j \ge i$ are ignored.
     """
 
-    domain = constraints.real_vector
-    codomain = constraints.real_vector
+    domain: Any = constraints.real_vector  # type: ignore[override]
+    codomain: Any = constraints.real_vector  # type: ignore[override]
 
     def __init__(self, log_scale: Float[Array, "d 3 p"], curve: Float[Array, "d 3 p"]):
         size, _, self.num_parents = curve.shape
@@ -81,8 +82,8 @@ class BendTransform(Transform):
         parents = x[..., : self.num_parents]
         square = jnp.square(parents / LIMIT)
         w = parents * jax.lax.rsqrt(jnp.sqrt(1.0 + square * square))
-        turns = jnp.sqrt(1.0 + jnp.square(w + 1.0)), jnp.sqrt(1.0 + jnp.square(w - 1.0))
-        parts = jnp.concatenate([w, *turns, w * w - 1.0], -1) @ self.slopes
+        lines = scale_features(w)
+        parts = jnp.concatenate([lines, w * w - 1.0], -1) @ self.slopes
         return parts[..., : x.shape[-1]], parts[..., x.shape[-1] :]
 
     def tree_flatten(self) -> Any:
@@ -147,17 +148,17 @@ class AutoBentNormal(AutoContinuous):
 
     def _get_posterior(self) -> dist.TransformedDistribution:
         prefix, size, dtype = self.prefix, self.latent_dim, self._init_latent.dtype
-        place = numpyro.param(f"{prefix}_place", self._init_place)
+        place: Any = numpyro.param(f"{prefix}_place", self._init_place)
         order = jnp.argsort(jax.lax.stop_gradient(place))
-        loc = numpyro.param(f"{prefix}_loc", self._init_loc)
-        tril = numpyro.param(
+        loc: Any = numpyro.param(f"{prefix}_loc", self._init_loc)
+        tril: Any = numpyro.param(
             f"{prefix}_scale_tril",
             jnp.identity(size, dtype) * self._init_scale,
             constraint=constraints.scaled_unit_lower_cholesky,
         )
         straight = jnp.zeros((size, 3, self.num_parents), dtype)
-        log_scale = numpyro.param(f"{prefix}_scale_slopes", straight)
-        curve = numpyro.param(f"{prefix}_curves", straight)
+        log_scale: Any = numpyro.param(f"{prefix}_scale_slopes", straight)
+        curve: Any = numpyro.param(f"{prefix}_curves", straight)
         # All coefficients may move at once: their sum should move as far as other parameters.
         unit = max(self.num_parents, 1) ** -0.5
         return dist.TransformedDistribution(

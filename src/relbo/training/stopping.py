@@ -45,7 +45,7 @@ class Stopping:
     """
 
     early: bool = True
-    patience: int = 500
+    patience: int = 1000
     seconds: float | None = None
     on_failure: Literal["stop", "back off"] | None = None
 
