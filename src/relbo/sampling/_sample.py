@@ -14,22 +14,30 @@ from relbo._devices import spread_over
 from relbo._progress import progress_bar
 from relbo.core.checks import check_choice, check_integer, check_seconds
 from relbo.core.random import KeyLike, as_key
-from relbo.gaussian import WhiteningNormal, normal_of_draws
+from relbo.gaussian import WhiteningNormal, is_apart, normal_of_draws
 from relbo.guides.refined_guide import AbstractRefinedGuide
 from relbo.problem import Problem, read
 from relbo.problem.call import Call, checked_call
-from relbo.sampling.diagnostics import convergence, effective_sample_size
+from relbo.sampling.diagnostics import convergence, effective_sample_size, rejected_in_tails
 from relbo.sampling.ensemble import ChainDraws, Ensemble, joined
 from relbo.sampling.evidence import LogWeights, weigh
 from relbo.sampling.findings import (
     Finding,
     UnconstrainedChains,
+    finding_of_necks,
     findings_of_chains,
     findings_of_edges,
     findings_of_rounds,
     findings_of_tails,
 )
-from relbo.sampling.modes import Mode, are_separate, combine, nearest_mode, total_weights
+from relbo.sampling.modes import (
+    MAX_ELSEWHERE,
+    Mode,
+    are_separate,
+    combine,
+    total_weights,
+    with_own_weights,
+)
 from relbo.sampling.posterior import Posterior
 
 SamplingMethod = Literal["hmc", "mala", "unadjusted"]
@@ -46,6 +54,10 @@ MANY_LATENTS = 1000
 """Beyond this number there are fewer chains."""
 MAX_ROUNDS = 6
 """Attempts to get good draws."""
+MAX_REJECTED = 0.15
+"""The largest share of rejected steps in a narrow place for which steps are short enough."""
+MAX_TRUSTED_REJECTED = 0.3
+"""The largest share of rejected steps in a narrow place that is trusted."""
 
 
 def sample(
@@ -153,17 +165,41 @@ class _Run(NamedTuple):
 def _run(ensemble: Ensemble, num_draws: int, num_evidence_draws: int, clock: "_Clock") -> _Run:
     """Samples all modes together if chains move between them, and otherwise one by one."""
     modes = ensemble.modes
+    findings: list[Finding] = [] if ensemble.has_all_modes else [_OTHER_MODES]
     if len(modes) > 1:
         ensemble.warm_up()
         if are_separate(ensemble.sample(MIN_LENGTH), modes):
-            return _run_modes(ensemble, modes, num_draws, num_evidence_draws, clock)
-    findings = _warm_up(ensemble)
+            modes = _warmed_up(ensemble, modes)
+            run = _run_modes(ensemble, modes, num_draws, num_evidence_draws, clock)
+            return run._replace(findings=[*run.findings, *findings])
+        findings = []
+    findings += _warm_up(ensemble)
     clock.lap("warm up")
     chains, seen = _sample_until_good(ensemble, num_draws)
     clock.lap("sample")
     weights = weigh(ensemble, chains, num_evidence_draws)[1] if num_evidence_draws else None
     clock.lap("weigh")
     return _Run(chains, [*findings, *seen], weights)
+
+
+_OTHER_MODES = Finding(
+    "There are more local summits than were followed, and more than were seen: other modes may "
+    "weigh more. Order or fix what can be exchanged, sum it out, or give narrower priors."
+)
+
+
+def _warmed_up(ensemble: Ensemble, modes: list[WhiteningNormal]) -> list[WhiteningNormal]:
+    """Lets chains start in each mode, and drops those from which they went to another one.
+
+    A fit in a neck may look like a mode.
+    """
+    kept: list[WhiteningNormal] = []
+    for mode in modes:
+        ensemble.start_in(mode, [other for other in modes if other is not mode])
+        ensemble.warm_up()
+        if is_apart(ensemble.normal, kept):
+            kept.append(ensemble.normal)
+    return kept
 
 
 def _run_modes(
@@ -176,24 +212,20 @@ def _run_modes(
     modes = []
     number = max(num_evidence_draws, MIN_EVIDENCE_DRAWS)
     for normal in normals:
-        ensemble.start_in(normal)
+        ensemble.start_in(normal, [other for other in normals if other is not normal])
         findings = _warm_up(ensemble)
         clock.lap("warm up")
         chains, seen = _sample_until_good(ensemble, num_draws)
         clock.lap("sample")
+        has_left = ensemble.elsewhere > MAX_ELSEWHERE
+        if has_left or not is_apart(ensemble.normal, [mode.normal for mode in modes]):
+            rest = [other for other in normals if other is not normal]
+            return _run_modes(ensemble, rest, num_draws, num_evidence_draws, clock)
         ends, weights = weigh(ensemble, chains, number)
-        inside = nearest_mode(ends, [normal, *(n for n in normals if n is not normal)]) == 0
-        weights = weights._replace(forward=np.where(inside, weights.forward, -np.inf))
         clock.lap("weigh")
-        modes.append(Mode(normal, chains, weights, [*findings, *seen]))
+        modes.append(Mode(ensemble.normal, chains, ends, weights, [*findings, *seen]))
+    modes = with_own_weights(modes)
     chains, found = combine(ensemble.rng, modes)
-    if not ensemble.has_all_modes:
-        found.append(
-            Finding(
-                "There are more separate modes than were followed. Order or fix what can be "
-                "exchanged, or sum it out."
-            )
-        )
     return _Run(chains, found, total_weights(modes) if num_evidence_draws else None)
 
 
@@ -344,32 +376,42 @@ def _sample_until_good(ensemble: Ensemble, num_draws: int) -> tuple[ChainDraws, 
     length = -(-num_draws // ensemble.num_chains)
     wanted = 0.5 * length * ensemble.num_chains
     chains, before = ensemble.sample(max(length, MIN_LENGTH)), None
-    was_fine, found = False, []
+    was_fine, found, rejected = False, [], 0.0
     for turn in range(MAX_ROUNDS):
         found = _examine(ensemble, chains)
         is_fine = not found and _agree(ensemble, chains)
         if ensemble.has_narrow_places:
             found += _compare(ensemble, before, chains)
+            rejected = _rejected_in_necks(ensemble, chains)
+        is_stuck = rejected > MAX_REJECTED
         if before is not None and is_fine and was_fine and not found:
             chains = joined(before, chains)
         effective = _effective(ensemble, chains)
+        is_good = is_fine and not found and not is_stuck
         is_last = turn == MAX_ROUNDS - 1 or ensemble.is_late()
-        if (is_fine and not found and effective >= wanted) or is_last:
+        if (is_good and effective >= wanted) or is_last:
             break
         missing = 1.2 * wanted / effective - 1.0
-        if is_fine and not found and 4 * effective > wanted:
+        if is_good and 4 * effective > wanted:
             more = int(np.ceil(len(chains.draws) * np.clip(missing, 0.25, 16)))
             chains = joined(chains, ensemble.sample(more))
         else:
-            before, was_fine = chains, is_fine
+            before, was_fine = chains, is_fine and rejected < MAX_TRUSTED_REJECTED
             ensemble.rewhiten(chains)
             # A neck may be cut off at a depth that depends on the step: compare with smaller.
             is_first_comparison = turn == 0 and ensemble.has_narrow_places
-            if not is_fine or effective < 0.1 * wanted or is_first_comparison:
+            if not is_fine or effective < 0.1 * wanted or is_first_comparison or is_stuck:
                 ensemble.method = ensemble.method.with_smaller_steps()
             ensemble.tune_step()
             chains = ensemble.sample(int(np.ceil(length * np.clip(missing, 1, 16))))
+    if rejected > MAX_TRUSTED_REJECTED:
+        found.append(finding_of_necks(rejected))
     return _thinned(chains, length), found
+
+
+def _rejected_in_necks(ensemble: Ensemble, chains: ChainDraws) -> float:
+    parents = ensemble.normal.parents
+    return float(np.max(rejected_in_tails(chains.draws[..., parents], chains.acceptance)))
 
 
 def _agree(ensemble: Ensemble, chains: ChainDraws) -> bool:

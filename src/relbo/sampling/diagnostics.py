@@ -6,6 +6,8 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import ndtri, stdtr
 
+TAIL = 0.03
+"""The share of draws that counts as a tail."""
 MAX_RANKED = 1000
 """The largest number of coordinates whose ranks are compared."""
 
@@ -144,6 +146,25 @@ def drift(
     half = draws.shape[1] // 2
     change = draws[:, -half:].mean(1) - draws[:, :half].mean(1)
     return _effect_and_errors(change, draws.std((0, 1)))
+
+
+def rejected_in_tails(
+    draws: Float[np.ndarray, "draws chains n"], acceptance: Float[np.ndarray, "draws chains"]
+) -> Float[np.ndarray, " n"]:
+    """Computes the share of rejected steps among those that start in a tail of a coordinate.
+
+    Where steps are too long for a narrow place, hardly any is accepted from there or into it.
+
+    Args:
+        draws: the draws, one after another.
+        acceptance: the probability with which the step to each draw was accepted.
+    """
+    low, high = np.quantile(draws, [TAIL, 1 - TAIL], axis=(0, 1))
+    rejected = (acceptance[1:] < 0.1)[..., None]
+    share = lambda start: (
+        np.sum(rejected & start, (0, 1)) / np.maximum(np.sum(start, (0, 1)), 1)
+    )
+    return np.maximum(share(draws[:-1] <= low), share(draws[:-1] >= high))
 
 
 def tail_index(draws: Float[np.ndarray, "n d"]) -> Float[np.ndarray, " d"]:

@@ -16,6 +16,7 @@ from relbo.gaussian import (
     WhiteningNormal,
     annealed_draws,
     narrow_normal,
+    nearest_mode,
     points_per_step,
     reversed_log_weights,
     whitening_map,
@@ -111,6 +112,9 @@ class Ensemble:
         self.normal = narrow_normal(np.zeros(problem.size))
         self.modes = [self.normal]
         self.has_all_modes = True
+        self.elsewhere = 0.0
+        """The share of draws of the last run that were in another mode."""
+        self._other_modes: list[WhiteningNormal] = []
         self._dtype = np.dtype(jnp.result_type(float))
         self._log_step = np.log(0.9 * problem.size**-0.25)
         self._length = QUARTER_PERIOD
@@ -154,9 +158,10 @@ class Ensemble:
         repeats = self.num_chains // len(points)
         self._begin(np.repeat(points, repeats, axis=0))
 
-    def start_in(self, mode: WhiteningNormal) -> None:
-        """Starts all chains in one mode."""
+    def start_in(self, mode: WhiteningNormal, others: list[WhiteningNormal]) -> None:
+        """Starts all chains in one mode; those that move to another one are moved back."""
         self.modes, self.normal, self.method = [mode], mode, self._first_method
+        self._other_modes = others
         self._log_step = np.log(0.9 * self.problem.size**-0.25)
         self.disperse()
 
@@ -222,15 +227,17 @@ class Ensemble:
 
     def sample(self, num_iterations: int) -> ChainDraws:
         """Runs the chains with everything fixed."""
-        parts = []
+        parts, left = [], []
         done = 0
         while done < num_iterations:
             self._report("sample", done / num_iterations)
             length = min(self._chunk, num_iterations - done, self._affordable_length())
             parts.append(self._advance(length))
+            left.append(self.elsewhere)
             done += length
             if self.is_late() and done >= 4:
                 break
+        self.elsewhere = float(np.mean(left))
         self._report("sample", 1.0)
         return joined(*parts)
 
@@ -339,7 +346,31 @@ class Ensemble:
         step_size = float(np.exp(self._log_step))
         points, number = self.normal.push(white), self.num_superchains
         self._seconds_per_iteration = (time.monotonic() - started) / num_iterations
-        return ChainDraws(points, scores, logdensity, acceptance, step_size, number)
+        draws = ChainDraws(points, scores, logdensity, acceptance, step_size, number)
+        return self._in_own_mode(draws) if self._other_modes else draws
+
+    def _in_own_mode(self, visited: ChainDraws) -> ChainDraws:
+        """Replaces draws in other modes by some in this one, from which the chains go on.
+
+        What is left has the distribution of the posterior within the mode, if leaving it is
+        rare.
+        """
+        points = visited.draws.reshape(-1, self.problem.size)
+        outside = nearest_mode(points, [self.normal, *self._other_modes]) > 0
+        self.elsewhere = float(np.mean(outside))
+        if not 0 < self.elsewhere < 0.9:
+            return visited
+        source = np.arange(len(points))
+        source[outside] = self.rng.choice(np.flatnonzero(~outside), int(np.sum(outside)))
+        moved = lambda part: part.reshape(-1, *part.shape[2:])[source].reshape(part.shape)
+        visited = visited._replace(
+            draws=moved(visited.draws),
+            score=moved(visited.score),
+            logdensity=moved(visited.logdensity),
+            acceptance=moved(visited.acceptance),
+        )
+        self._begin(self.normal.pull(visited.draws[-1]))
+        return visited
 
     def _run(
         self, normal: WhiteningNormal, state: ChainState, num_iterations: int, *, adapt: bool
@@ -366,9 +397,9 @@ class Ensemble:
         uniform = self.rng.uniform(size=shape)
         step_factor = np.ones(number)
         if self.has_narrow_places and not adapt:
-            # An eighth of the trajectories take smaller steps, to enter and leave these.
-            smaller = 2.0 ** self.rng.uniform(-3.0, -1.0, number)
-            step_factor = np.where(self.rng.uniform(size=number) < 0.125, smaller, 1.0)
+            # A third of the trajectories take smaller steps, to enter and leave these.
+            smaller = 2.0 ** self.rng.uniform(-5.0, -1.0, number)
+            step_factor = np.where(self.rng.uniform(size=number) < 1 / 3, smaller, 1.0)
         return ChainNoise(
             *(self._real(part) for part in (momentum, uniform, length, step_factor))
         )

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
+from scipy.special import expit
 
 from relbo.sampling.ensemble import ChainDraws, Ensemble
 
@@ -37,6 +38,32 @@ class LogWeights(NamedTuple):
         return -value, stderr
 
     @property
+    def middle(self) -> tuple[float, float]:
+        """The estimate from both sides by Bennett's acceptance ratio, with its standard error.
+
+        It is the log Z at which w / (w + Z) has the same mean on one side as Z / (w + Z) on the
+        other. Biases of the two ends cancel to a large part.
+        """
+        low = min(np.min(part[np.isfinite(part)], initial=np.inf) for part in self) - 1.0
+        high = max(np.max(part[np.isfinite(part)], initial=-np.inf) for part in self) + 1.0
+        if not low < high:
+            return -np.inf, np.inf
+        # As if there were equally many of both, which is close.
+        sides = lambda value: (expit(self.forward - value), expit(value - self.backward))
+        for _ in range(60):
+            middle = 0.5 * (low + high)
+            ahead, back = sides(middle)
+            low, high = (middle, high) if ahead.mean() > back.mean() else (low, middle)
+        relative = [part.std(ddof=1) / part.mean() / len(part) ** 0.5 for part in sides(low)]
+        return float(low), float(np.hypot(*relative))
+
+    @property
+    def gap(self) -> float:
+        """How far the two estimates are apart, or might be by their standard errors."""
+        (lower, below), (upper, above) = self.lower, self.upper
+        return float(max(abs(upper - lower), below, above))
+
+    @property
     def has_met(self) -> bool:
         """Whether the two estimates agree."""
         (lower, below), (upper, above) = self.lower, self.upper
@@ -64,14 +91,17 @@ def weigh(
     sampling = len(chains.draws) * max(1.0, 1.5 / chains.step_size)
     size = ensemble.problem.size
     budget = 0.0 if size > LARGE else max(FREE_EVALUATIONS, 2 * sampling)
+    tried = []
     for num_steps in PATH_LENGTHS:
         ends, forward = ensemble.weigh(num_rounds, num_steps)
         weights = LogWeights(forward, ensemble.weigh_backwards(points[some], num_steps))
-        is_last = num_steps == PATH_LENGTHS[-1] or 8 * num_rounds * num_steps > budget
+        tried.append((ends, weights))
+        is_last = 8 * num_rounds * num_steps > budget
         is_hopeless = size > SMALL and weights.upper[0] - weights.lower[0] > 1.0
         if weights.has_met or is_last or is_hopeless or ensemble.is_late():
-            return ends, weights
-    raise AssertionError("there is a last length")
+            break
+    # Longer paths are better, unless a narrow place throws them off.
+    return min(tried, key=lambda one: one[1].gap)
 
 
 def log_mean_weight(log_weights: Float[np.ndarray, " n"]) -> tuple[float, float]:

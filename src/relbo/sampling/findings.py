@@ -174,6 +174,15 @@ def findings_of_tails(values: Mapping[str, np.ndarray]) -> list[Finding]:
     return found
 
 
+def finding_of_necks(rejected: float) -> Finding:
+    """Says that steps are too long for a narrow place."""
+    return Finding(
+        f"The steps are too long for a narrow place: {rejected:.0%} of those that start in a "
+        "tail of a parameter that others depend on are rejected. Run longer, or write the "
+        "model so that scales and what they scale are independent (non-centred)."
+    )
+
+
 def findings_of_rounds(
     before: Float[np.ndarray, "chains draws d"],
     after: Float[np.ndarray, "chains2 draws2 d"],
