@@ -382,7 +382,7 @@ def _sample_until_good(ensemble: Ensemble, num_draws: int) -> tuple[ChainDraws, 
         is_fine = not found and _agree(ensemble, chains)
         if ensemble.has_narrow_places:
             found += _compare(ensemble, before, chains)
-            rejected = _rejected_in_necks(ensemble, chains)
+        rejected = float(np.max(rejected_in_tails(_some(chains), chains.acceptance.T)))
         is_stuck = rejected > MAX_REJECTED
         if before is not None and is_fine and was_fine and not found:
             chains = joined(before, chains)
@@ -396,22 +396,19 @@ def _sample_until_good(ensemble: Ensemble, num_draws: int) -> tuple[ChainDraws, 
             more = int(np.ceil(len(chains.draws) * np.clip(missing, 0.25, 16)))
             chains = joined(chains, ensemble.sample(more))
         else:
-            before, was_fine = chains, is_fine and rejected < MAX_TRUSTED_REJECTED
+            before, was_fine = chains, is_fine and not is_stuck
             ensemble.rewhiten(chains)
             # A neck may be cut off at a depth that depends on the step: compare with smaller.
             is_first_comparison = turn == 0 and ensemble.has_narrow_places
             if not is_fine or effective < 0.1 * wanted or is_first_comparison or is_stuck:
                 ensemble.method = ensemble.method.with_smaller_steps()
             ensemble.tune_step()
-            chains = ensemble.sample(int(np.ceil(length * np.clip(missing, 1, 16))))
+            # Visits to narrow places are rare and long.
+            least = 4 if is_stuck else 1
+            chains = ensemble.sample(int(np.ceil(length * np.clip(missing, least, 16))))
     if rejected > MAX_TRUSTED_REJECTED:
         found.append(finding_of_necks(rejected))
     return _thinned(chains, length), found
-
-
-def _rejected_in_necks(ensemble: Ensemble, chains: ChainDraws) -> float:
-    parents = ensemble.normal.parents
-    return float(np.max(rejected_in_tails(chains.draws[..., parents], chains.acceptance)))
 
 
 def _agree(ensemble: Ensemble, chains: ChainDraws) -> bool:
