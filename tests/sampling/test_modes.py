@@ -10,7 +10,7 @@ import pytest
 from numpyro.distributions import constraints
 
 import relbo
-from relbo.sampling.ensemble import ChainDraws
+from relbo.sampling.chain_draws import ChainDraws
 from relbo.sampling.evidence import LogWeights
 from relbo.sampling.modes import (
     Mode,

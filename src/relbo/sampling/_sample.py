@@ -19,7 +19,12 @@ from relbo.guides.refined_guide import AbstractRefinedGuide
 from relbo.problem import Problem, read
 from relbo.problem.call import Call, checked_call
 from relbo.sampling.ensemble import Ensemble
-from relbo.sampling.findings import Finding, findings_of_edges, findings_of_tails
+from relbo.sampling.findings import (
+    Finding,
+    findings_of_edges,
+    findings_of_simplices,
+    findings_of_tails,
+)
 from relbo.sampling.posterior import Posterior
 from relbo.sampling.rounds import PhaseClock, run_chains
 
@@ -107,6 +112,9 @@ def sample(
         values = _constrain(problem, chains.draws)
         latent = {site.name: values[site.name] for site in problem.sites}
         findings += findings_of_edges(latent, chains.logdensity.T)
+        resolution = float(jnp.finfo(jnp.result_type(float)).eps)
+        by_site = _by_site(problem, chains.draws)
+        findings += findings_of_simplices(latent, by_site, resolution)
         findings += findings_of_tails(latent)
         clock.lap("constrain")
     return Posterior(
@@ -236,6 +244,19 @@ def _constrain(
     values = _constrained(problem, flat)
     return {
         n: np.asarray(v).reshape(*points.shape[:2], *v.shape[1:]) for n, v in values.items()
+    }
+
+
+def _by_site(
+    problem: Problem, draws: Float[np.ndarray, "draws chains d"]
+) -> dict[str, np.ndarray]:
+    """Returns unconstrained values by site, `[num_chains, draws, ...]`."""
+    by_chain = np.swapaxes(draws, 0, 1)
+    ends = np.cumsum([site.size for site in problem.sites])
+    parts = np.split(by_chain, ends[:-1], axis=2)
+    return {
+        site.name: part.reshape(*by_chain.shape[:2], *site.shape)
+        for site, part in zip(problem.sites, parts, strict=True)
     }
 
 

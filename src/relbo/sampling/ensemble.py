@@ -1,7 +1,7 @@
 """Runs the compiled chains from the host: fit a normal, warm up, sample, weigh."""
 
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,7 @@ from jaxtyping import Float
 
 from relbo._devices import Spread, is_past, placed
 from relbo.gaussian import (
+    DENSE_LIMIT,
     NormalFitter,
     Report,
     WhiteEvaluation,
@@ -17,13 +18,16 @@ from relbo.gaussian import (
     annealed_draws,
     narrow_normal,
     nearest_mode,
+    plain_normal,
     points_per_step,
     reversed_log_weights,
     whitening_map,
     whitening_of_draws,
 )
 from relbo.problem import Problem
+from relbo.sampling.chain_draws import ChainDraws, joined
 from relbo.sampling.hamiltonian import (
+    METHODS,
     ChainNoise,
     ChainPoints,
     ChainRecord,
@@ -33,51 +37,14 @@ from relbo.sampling.hamiltonian import (
     chunk_length,
 )
 
-
-class ChainDraws(NamedTuple):
-    """What the chains visited, in unconstrained space; the second axis is the chain."""
-
-    draws: Float[np.ndarray, "n c d"]
-    score: Float[np.ndarray, "n c d"]
-    """The score at the draws."""
-    logdensity: Float[np.ndarray, "n c"]
-    acceptance: Float[np.ndarray, "n c"]
-    step_size: float
-    num_superchains: int
-
-
-def joined(*parts: ChainDraws) -> ChainDraws:
-    """Joins runs of the same chains, one after another."""
-    if len(parts) == 1:
-        return parts[0]
-    both = lambda name: np.concatenate([getattr(part, name) for part in parts])
-    names = ("draws", "score", "logdensity", "acceptance")
-    return parts[-1]._replace(**{name: both(name) for name in names})
-
-
 MAX_WINDOW = 32
 """The largest number of iterations after which the warm-up adapts."""
-
-
-class ChainMethod(NamedTuple):
-    """The difference between Hamiltonian Monte Carlo and MALA."""
-
-    target_acceptance: float
-    max_leapfrogs: int
-
-    def with_smaller_steps(self) -> "ChainMethod":
-        """Returns the method with smaller steps, for posteriors with narrow places."""
-        return self._replace(target_acceptance=1 - (1 - self.target_acceptance) / 2)
-
-
 QUARTER_PERIOD = 1.5
 """A trajectory of this length forgets where a coordinate with standard deviation 1 was."""
 LENGTHENING = 1.6
 MAX_LENGTH = 16 * QUARTER_PERIOD
 SLOW = 0.6
 """An autocorrelation of successive draws above which longer trajectories are tried."""
-
-METHODS = {"hmc": ChainMethod(0.8, 64), "mala": ChainMethod(0.574, 1)}
 
 
 class Ensemble:
@@ -241,6 +208,11 @@ class Ensemble:
         self._report("sample", 1.0)
         return joined(*parts)
 
+    def logdensity(self, points: Float[np.ndarray, "c d"]) -> Float[np.ndarray, " c"]:
+        """Evaluates the log density at one point for each chain."""
+        size = self.problem.size
+        return self._evaluate(plain_normal(size, size <= DENSE_LIMIT), points).logdensity
+
     def weigh(
         self, num_rounds: int, num_steps: int
     ) -> tuple[Float[np.ndarray, "n d"], Float[np.ndarray, " n"]]:
@@ -362,13 +334,7 @@ class Ensemble:
             return visited
         source = np.arange(len(points))
         source[outside] = self.rng.choice(np.flatnonzero(~outside), int(np.sum(outside)))
-        moved = lambda part: part.reshape(-1, *part.shape[2:])[source].reshape(part.shape)
-        visited = visited._replace(
-            draws=moved(visited.draws),
-            score=moved(visited.score),
-            logdensity=moved(visited.logdensity),
-            acceptance=moved(visited.acceptance),
-        )
+        visited = visited.at(source)
         self._begin(self.normal.pull(visited.draws[-1]))
         return visited
 

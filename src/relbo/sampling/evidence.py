@@ -6,7 +6,8 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import expit
 
-from relbo.sampling.ensemble import ChainDraws, Ensemble
+from relbo.sampling.chain_draws import ChainDraws
+from relbo.sampling.ensemble import Ensemble
 
 PATH_LENGTHS = (8, 32, 128)
 """Numbers of annealed steps that are tried until both ends meet."""

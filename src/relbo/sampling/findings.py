@@ -150,6 +150,38 @@ def findings_of_edges(
     return found
 
 
+def findings_of_simplices(
+    values: Mapping[str, np.ndarray],
+    unconstrained: Mapping[str, np.ndarray],
+    resolution: float,
+) -> list[Finding]:
+    """Looks for simplices whose last element is what rounding leaves of the others.
+
+    An element takes a share of what those before it leave, and a share is rounded to 1 when
+    its unconstrained value is large.
+
+    Args:
+        values: constrained draws of the latent sites.
+        unconstrained: unconstrained draws; they have one element less if it is a simplex.
+        resolution: the relative rounding error of the numbers that the model computes with.
+    """
+    found = []
+    for site, draws in unconstrained.items():
+        is_simplex = draws.ndim > 2 and values[site].shape[-1] == draws.shape[-1] + 1
+        if not is_simplex or draws.ndim != values[site].ndim:
+            continue
+        share = float(np.mean(np.any(draws > -np.log(resolution) - 3.0, -1)))
+        if share > MAX_SHARE_AT_EDGE:
+            found.append(
+                Finding(
+                    f"In {share:.1%} of the draws of {site} the last element is lost in "
+                    "rounding. Use float64, or a prior that is less concentrated at its edges.",
+                    kind="precision",
+                )
+            )
+    return found
+
+
 def findings_of_tails(values: Mapping[str, np.ndarray]) -> list[Finding]:
     """Looks for draws whose mean or variance may not exist.
 

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from relbo.gaussian import WhiteningNormal, nearest_mode
-from relbo.sampling.ensemble import ChainDraws
+from relbo.sampling.chain_draws import PARTS, ChainDraws
 from relbo.sampling.evidence import LogWeights
 from relbo.sampling.findings import Finding
 
@@ -111,8 +111,7 @@ def combine(rng: np.random.Generator, modes: list[Mode]) -> tuple[ChainDraws, li
         ]
 
     first = modes[0].chains
-    names = ("draws", "score", "logdensity", "acceptance")
-    chains = first._replace(**{name: mixed(name) for name in names})
+    chains = first._replace(**{name: mixed(name) for name in PARTS})
     return chains, _findings(modes, shares, errors)
 
 

@@ -8,8 +8,9 @@ import numpy as np
 from jaxtyping import Float
 
 from relbo.gaussian import WhiteningNormal, is_apart
+from relbo.sampling.chain_draws import ChainDraws, joined
 from relbo.sampling.diagnostics import convergence, effective_sample_size, rejected_in_tails
-from relbo.sampling.ensemble import ChainDraws, Ensemble, joined
+from relbo.sampling.ensemble import Ensemble
 from relbo.sampling.evidence import LogWeights, weigh
 from relbo.sampling.findings import (
     Finding,
@@ -26,6 +27,7 @@ from relbo.sampling.modes import (
     total_weights,
     with_own_weights,
 )
+from relbo.sampling.symmetries import findings_of_symmetry
 
 MAX_EXAMINED = 500
 """The largest number of coordinates whose convergence decides how long to run."""
@@ -128,6 +130,9 @@ def _run_modes(
         modes.append(Mode(ensemble.normal, chains, ends, weights, [*findings, *seen]))
     modes = with_own_weights(modes)
     chains, found = combine(ensemble.rng, modes)
+    if len(modes) > 1:
+        draws = [mode.chains for mode in modes]
+        found += findings_of_symmetry(draws, ensemble.problem.sites, ensemble.logdensity)
     return ChainRun(chains, found, total_weights(modes) if num_evidence_draws else None)
 
 
@@ -183,7 +188,7 @@ def sample_until_good(ensemble: Ensemble, num_draws: int) -> tuple[ChainDraws, l
             chains = ensemble.sample(int(np.ceil(length * np.clip(missing, least, 16))))
     if rejected > MAX_TRUSTED_REJECTED:
         found.append(finding_of_necks(rejected))
-    return _thinned(chains, length), found
+    return chains.thinned(length), found
 
 
 def _agree(ensemble: Ensemble, chains: ChainDraws) -> bool:
@@ -214,16 +219,4 @@ def _examine(ensemble: Ensemble, chains: ChainDraws) -> list[Finding]:
         UnconstrainedChains(*chains[:4]),
         ensemble.problem.coordinate_names(),
         float(jnp.finfo(jnp.result_type(float)).eps),
-    )
-
-
-def _thinned(chains: ChainDraws, length: int) -> ChainDraws:
-    """Keeps `length` evenly spaced draws of each chain."""
-    number = len(chains.draws)
-    kept = np.linspace(0, number - 1, min(length, number)).round().astype(int)
-    return chains._replace(
-        draws=chains.draws[kept],
-        score=chains.score[kept],
-        logdensity=chains.logdensity[kept],
-        acceptance=chains.acceptance[kept],
     )
