@@ -21,8 +21,9 @@ MAX_COMPARED = 48
 """The largest number of summits that are compared."""
 MAX_STARTS = 12
 """The largest number of starting points."""
-MIN_DISTANCE = 0.002
-"""Summits that are closer to each other, relative to their distance from zero, are one."""
+MIN_DISTANCE, NEAR = 0.002, 0.05
+"""Summits that are closer to each other, relative to their distance from zero, are one; those
+that a climb has not reached yet are so from further away."""
 MIN_DIP = 3.0
 """Two summits are in different basins if the log density between them is lower by this."""
 NUM_BETWEEN = 15
@@ -140,17 +141,24 @@ def basins_of(
     summits, heights, has_arrived = climbs
     if not len(heights):
         return Basins([], 0.0)
-    copies = _copies(summits)
-    kinds = np.unique(copies)[:MAX_COMPARED]
+    copies = _copies(climbs)
+    kinds = np.unique(copies)
+    if len(kinds) > MAX_COMPARED:
+        # The highest may all be next to one summit, so others are among them.
+        rest = np.linspace(MAX_COMPARED // 2, len(kinds) - 1, MAX_COMPARED // 2).astype(int)
+        kinds = kinds[np.append(np.arange(MAX_COMPARED // 2), rest)]
     dip = lambda ones, others: _dips(
         evaluate, plain, num_points, summits, heights, ones, others
     )
-    nearest = np.array([_nearest(summits, kinds[:k], one) for k, one in enumerate(kinds)])
+    pairs = enumerate(kinds.tolist())
+    nearest = np.array([_nearest(summits, kinds[:k], one) for k, one in pairs])
     alone = np.append(True, dip(kinds[1:], nearest[1:]) > MIN_DIP)
     in_basin = dict(zip(kinds, np.where(alone, kinds, nearest), strict=True))
     leaders: list[int] = []
     for one in kinds[alone]:
-        joined = np.flatnonzero(dip(np.full(len(leaders), one), np.array(leaders)) <= MIN_DIP)
+        joined = np.flatnonzero(
+            dip(np.full(len(leaders), one), np.array(leaders, int)) <= MIN_DIP
+        )
         if len(joined):
             in_basin[one] = leaders[joined[0]]
         else:
@@ -164,18 +172,19 @@ def basins_of(
     return Basins([one for one in leaders if heights[one] > lowest], float(unseen))
 
 
-def _copies(summits: Float[np.ndarray, "n d"]) -> Int[np.ndarray, " n"]:
-    """Returns for each point the first one that it is next to."""
-    first = np.arange(len(summits))
-    for one in range(1, len(summits)):
+def _copies(climbs: Climbs) -> Int[np.ndarray, " n"]:
+    """Returns for each climb the first one that it ended next to."""
+    summits, heights, has_arrived = climbs
+    first = np.arange(len(heights))
+    for one in range(1, len(heights)):
         near = np.max(np.abs(summits[:one] - summits[one]) / (1 + np.abs(summits[one])), 1)
-        if np.min(near) < MIN_DISTANCE:
+        if np.min(near) < (MIN_DISTANCE if has_arrived[one] else NEAR):
             first[one] = first[np.argmin(near)]
     return first
 
 
 def _is_near(one: Float[np.ndarray, " d"], other: Float[np.ndarray, " d"]) -> bool:
-    return bool(np.max(np.abs(one - other) / (1 + np.abs(other))) < 0.05)
+    return bool(np.max(np.abs(one - other) / (1 + np.abs(other))) < NEAR)
 
 
 def _nearest(summits: Float[np.ndarray, "n d"], others: Int[np.ndarray, " k"], one: int) -> int:

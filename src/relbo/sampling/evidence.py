@@ -36,7 +36,20 @@ class LogWeights(NamedTuple):
     def upper(self) -> tuple[float, float]:
         """The estimate from the draws' side; it assumes that they are from the posterior."""
         value, stderr = log_mean_weight(-self.backward)
-        return -value, stderr
+        return float(np.log(self._share) - value), stderr
+
+    @property
+    def _share(self) -> float:
+        """The share of paths with a weight: no path from the draws leads to the others."""
+        return max(float(np.mean(self.forward > -np.inf)), 1e-300)
+
+    def without_lost_paths(self) -> "LogWeights":
+        """Returns weights with the same estimates in which every path has one."""
+        kept = self.forward[self.forward > -np.inf]
+        if not len(kept):
+            return self
+        forward = np.resize(kept, len(self.forward))
+        return LogWeights(*(part + np.log(self._share) for part in (forward, self.backward)))
 
     @property
     def middle(self) -> tuple[float, float]:
@@ -45,18 +58,19 @@ class LogWeights(NamedTuple):
         It is the log Z at which w / (w + Z) has the same mean on one side as Z / (w + Z) on the
         other. Biases of the two ends cancel to a large part.
         """
-        low = min(np.min(part[np.isfinite(part)], initial=np.inf) for part in self) - 1.0
-        high = max(np.max(part[np.isfinite(part)], initial=-np.inf) for part in self) + 1.0
-        if not low < high:
+        forward, backward = (part[np.isfinite(part)] + np.log(self._share) for part in self)
+        if not (len(forward) > 1 and len(backward) > 1):
             return -np.inf, np.inf
-        # As if there were equally many of both, which is close.
-        sides = lambda value: (expit(self.forward - value), expit(value - self.backward))
+        low = float(min(forward.min(), backward.min()))
+        high = float(max(forward.max(), backward.max()))
+        sides = lambda value: (expit(forward - value), expit(value - backward))
         for _ in range(60):
             middle = 0.5 * (low + high)
             ahead, back = sides(middle)
             low, high = (middle, high) if ahead.mean() > back.mean() else (low, middle)
         relative = [part.std(ddof=1) / part.mean() / len(part) ** 0.5 for part in sides(low)]
-        return float(low), float(np.hypot(*relative))
+        missing = ((1 / self._share - 1) / len(self.forward)) ** 0.5
+        return float(low), float(np.linalg.norm([*relative, missing]))
 
     @property
     def gap(self) -> float:

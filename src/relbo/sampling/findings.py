@@ -172,10 +172,11 @@ def findings_of_simplices(
             continue
         share = float(np.mean(np.any(draws > -np.log(resolution) - 3.0, -1)))
         if share > MAX_SHARE_AT_EDGE:
+            remedy = "Use float64, or" if resolution > 1e-10 else "Use"
             found.append(
                 Finding(
                     f"In {share:.1%} of the draws of {site} the last element is lost in "
-                    "rounding. Use float64, or a prior that is less concentrated at its edges.",
+                    f"rounding. {remedy} a prior that is less concentrated at its edges.",
                     kind="precision",
                 )
             )

@@ -81,12 +81,13 @@ def _shares(
 
 def total_weights(modes: list[Mode]) -> LogWeights:
     """Returns weights whose means are the sums of the modes' means."""
-    forward = np.concatenate([mode.weights.forward for mode in modes]) + np.log(len(modes))
+    parts = [mode.weights.without_lost_paths() for mode in modes]
+    forward = np.concatenate([part.forward for part in parts]) + np.log(len(modes))
     # The inverse weights of all draws average to 1 / Z if each mode has its share of them.
     shares, _ = mode_weights(modes)
     backward = [
-        mode.weights.backward - np.log(max(share, 1e-300))
-        for mode, share in zip(modes, shares, strict=True)
+        part.backward - np.log(max(share, 1e-300))
+        for part, share in zip(parts, shares, strict=True)
     ]
     number = np.maximum(1, np.round(shares * max(map(len, backward)))).astype(int)
     chosen = [part[:count] for part, count in zip(backward, number, strict=True)]
