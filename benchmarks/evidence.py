@@ -98,7 +98,8 @@ def fresh_log_weights(
     """Returns the log weights of fresh draws, whose mean is the ELBO."""
 
     def log_weight(key: Key[Array, ""]) -> Any:
-        return -Trace_ELBO().loss(key, trained.params, model, trained.guide)
+        loss: Any = Trace_ELBO().loss(key, trained.params, model, trained.guide)
+        return -loss
 
     @jax.jit
     def draw() -> Array:

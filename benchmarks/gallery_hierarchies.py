@@ -108,6 +108,98 @@ _PRECISE = NormalHierarchy(
 )
 
 
+class TwoScales:
+    """Two centred levels of normal effects: nested groups, or crossed rows and columns.
+
+    The covariances of both levels share their eigenvectors, so that the likelihood of the two
+    scales is a product over these.
+    """
+
+    def __init__(self, shape: tuple[int, int], noise: float, is_crossed: bool):
+        rng = np.random.default_rng(sum(shape))
+        rows, columns = shape
+        self.noise, self.is_crossed = noise, is_crossed
+        second = rng.normal(size=(1, columns) if is_crossed else shape)
+        self.y = (
+            0.5 * rng.normal(size=(rows, 1)) + 0.3 * second + noise * rng.normal(size=shape)
+        )
+
+    def model(self, y: Any) -> None:
+        rows, columns = y.shape
+        first = numpyro.sample("first", dist.HalfNormal(1.0))
+        second = numpyro.sample("second", dist.HalfNormal(1.0))
+        a: Any = numpyro.sample("a", dist.Normal(0.0, first).expand([rows]).to_event(1))
+        if self.is_crossed:
+            b: Any = numpyro.sample("b", dist.Normal(0.0, second).expand([columns]).to_event(1))
+            means = a[:, None] + b
+        else:
+            around: Any = dist.Normal(a[:, None], second).expand([rows, columns])
+            means = numpyro.sample("b", around.to_event(2))
+        numpyro.sample("y", dist.Normal(means, self.noise), obs=y)
+
+    def _plane(self) -> Plane:
+        rows, columns = self.y.shape
+        of_first = np.kron(np.eye(rows), np.ones((columns, columns)))
+        of_second = np.eye(rows * columns)
+        if self.is_crossed:
+            of_second = np.kron(np.ones((rows, rows)), np.eye(columns))
+        _, axes = np.linalg.eigh(of_first + np.pi * of_second)
+        first, second = (np.diag(axes.T @ part @ axes) for part in (of_first, of_second))
+        squares = (axes.T @ self.y.ravel()) ** 2
+
+        def logdensity(log_a: np.ndarray, log_b: np.ndarray) -> np.ndarray:
+            a, b = np.exp(2 * log_a)[:, None], np.exp(2 * log_b)[:, None]
+            variance = a * first + b * second + self.noise**2
+            likelihood = -0.5 * np.sum(np.log(variance) + squares / variance, 1)
+            return likelihood - 0.5 * (a + b)[:, 0] + log_a + log_b
+
+        axis = np.linspace(np.log(1e-4), np.log(8.0), 241)
+        return Plane(axis, axis, logdensity)
+
+    def draws(self, rng: np.random.Generator, number: int) -> dict[str, np.ndarray]:
+        """Draws the scales from the grid, and the effects given the scales and the data."""
+        rows, columns = self.y.shape
+        first, second = (np.exp(part) for part in self._plane().draws(rng, number))
+        of_second = np.tile(np.eye(columns), (rows, 1))
+        if not self.is_crossed:
+            of_second = np.eye(rows * columns)
+        design = np.hstack([np.repeat(np.eye(rows), columns, 0), of_second])
+        parts = [first] * rows + [second] * of_second.shape[1]
+        deviations = np.stack(parts, 1)
+        effects = np.concatenate(
+            [self._effects(rng, design, part) for part in np.array_split(deviations, 100)]
+        )
+        a, b = effects[:, :rows], effects[:, rows:]
+        if not self.is_crossed:
+            b = a[:, :, None] + b.reshape(-1, rows, columns)
+        return {"first": first, "second": second, "a": a, "b": b}
+
+    def _effects(
+        self, rng: np.random.Generator, design: np.ndarray, deviations: np.ndarray
+    ) -> np.ndarray:
+        """Draws effects with given prior deviations from their normal posterior."""
+        # In units of the prior deviations, so that small ones do no harm.
+        scaled = design * deviations[:, None] / self.noise
+        precision = np.eye(design.shape[1]) + np.swapaxes(scaled, 1, 2) @ scaled
+        target = np.swapaxes(scaled, 1, 2) @ self.y.ravel() / self.noise
+        factor = np.linalg.cholesky(np.linalg.inv(precision))
+        mean = np.linalg.solve(precision, target[..., None])[..., 0]
+        noise = rng.standard_normal(mean.shape)
+        return deviations * (mean + np.einsum("nij,nj->ni", factor, noise))
+
+    def _truths(self) -> dict[str, Truth]:
+        plane = self._plane()
+        return {
+            "first": plane.truth(lambda a, b: np.exp(a)),
+            "second": plane.truth(lambda a, b: np.exp(b)),
+        }
+
+    def case(self, name: str) -> Case:
+        build = lambda: (self.model, (self.y,), {})
+        names = entries("first", "second")
+        return Case(name, "nasty", build, names, self._truths, self.draws)
+
+
 # Random intercepts: given mu and tau the groups are independent, one integral each.
 
 _GROUP_SIZE = 10
@@ -143,6 +235,8 @@ CASES = [
     _WEAK.case("weak_hierarchy_centred", "nasty", "centred"),
     _GROUPS.case("twenty_groups_noncentred", "ordinary", "noncentred"),
     _GROUPS.case("twenty_groups_centred", "ordinary", "centred"),
+    TwoScales((5, 4), 0.7, is_crossed=True).case("crossed_centred"),
+    TwoScales((6, 3), 0.8, is_crossed=False).case("nested_centred"),
     _PRECISE.case("precise_groups_noncentred", "nasty", "noncentred"),
     Case(
         "random_intercepts",

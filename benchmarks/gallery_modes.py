@@ -175,6 +175,106 @@ class OneFactor:
         return Case(name, "nasty", build, quantities, self.truths, self.draws)
 
 
+# A normal beside a mode of another shape.
+
+
+class BesideNormal:
+    """A standard normal at `-distance` and another shape at `distance`, on the first axis.
+
+    Args:
+        weight: the weight of the normal.
+        distance: where the two are.
+        size: the number of dimensions.
+        logdensity: the normalised log density of the other shape.
+        draws: its draws, given a generator and a shape.
+    """
+
+    def __init__(self, weight: float, distance: float, size: int, logdensity: Any, draws: Any):
+        self.weight, self.size = weight, size
+        self.offset = np.eye(size)[0] * distance
+        self.other, self.other_draws = logdensity, draws
+
+    def logdensity(self, x: Any) -> Any:
+        normal = jnp.sum(dist.Normal(0.0, 1.0).log_prob(x + self.offset))
+        other = self.other(x - self.offset)
+        return jnp.logaddexp(jnp.log(self.weight) + normal, jnp.log1p(-self.weight) + other)
+
+    def draws(self, rng: np.random.Generator, number: int) -> Draws:
+        shape = (number, self.size)
+        normal = rng.standard_normal(shape) - self.offset
+        other = self.other_draws(rng, shape) + self.offset
+        return {"x": np.where(rng.random((number, 1)) < self.weight, normal, other)}
+
+    def case(self, name: str) -> Case:
+        quantities = entries("x[0]", "x[1]")
+
+        def truths() -> dict[str, Truth]:
+            draws = self.draws(np.random.default_rng(5), 1_000_000)
+            found = {name: of_draws(fn(draws)) for name, fn in quantities.items()}
+            # The kurtosis of a Student t with three degrees of freedom does not exist.
+            is_heavy = name == "beside_student"
+            return {n: t._replace(kurtosis=None) if is_heavy else t for n, t in found.items()}
+
+        build = density(self.logdensity, self.size)
+        return Case(name, "nasty", build, quantities, truths, self.draws)
+
+
+def _student(x: Any) -> Any:
+    return jnp.sum(dist.StudentT(3.0).log_prob(x))
+
+
+def _gumbel(x: Any) -> Any:
+    return jnp.sum(dist.Gumbel(0.0, 1.0).log_prob(x))
+
+
+def _bent(x: Any) -> Any:
+    straight = x.at[1].add(1.0 - x[0] ** 2 / 4)
+    scales = jnp.ones(len(x)).at[0].set(2.0)
+    return jnp.sum(dist.Normal(0.0, scales).log_prob(straight))
+
+
+def _bent_draws(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    draws = rng.standard_normal(shape)
+    draws[:, 0] *= 2
+    draws[:, 1] += draws[:, 0] ** 2 / 4 - 1
+    return draws
+
+
+# The frequency of a sine: many local summits, one of them by far the highest.
+
+
+class SineFrequency:
+    """y = sin(w t) + noise with w uniform below a limit."""
+
+    def __init__(self, limit: float, end: float, number: int, noise: float, true: float):
+        rng = np.random.default_rng(number)
+        self.limit, self.noise = limit, noise
+        self.t = np.sort(rng.uniform(0, end, number))
+        self.y = np.sin(true * self.t) + noise * rng.normal(size=number)
+
+    def model(self, t: Any, y: Any) -> None:
+        w = numpyro.sample("w", dist.Uniform(0.0, self.limit))
+        numpyro.sample("y", dist.Normal(jnp.sin(w * t), self.noise), obs=y)
+
+    def line(self) -> Line:
+        w = np.linspace(0, self.limit, 1_000_002)[1:-1]
+        squares = [
+            ((self.y - np.sin(part[:, None] * self.t)) ** 2).sum(1)
+            for part in np.array_split(w, 200)
+        ]
+        return Line(w, -0.5 * np.concatenate(squares) / self.noise**2)
+
+    def case(self, name: str) -> Case:
+        return Case(
+            name,
+            "nasty",
+            lambda: (self.model, (self.t, self.y), {}),
+            entries("w"),
+            lambda: {"w": self.line().truth()},
+            lambda rng, number: {"w": self.line().draws(rng, number)},
+        )
+
+
 CASES = [
     NormalMixture([0.5, 0.5], _along_first(1, -2.0, 2.0), [1.0, 1.0]).case("modes_near"),
     NormalMixture([0.3, 0.7], _along_first(5, -10.0, 10.0), [1.0, 1.0]).case("modes_far_5"),
@@ -184,6 +284,20 @@ CASES = [
     ).case("modes_three"),
     NormalMixture([0.8, 0.2], _along_first(2, 0.0, 6.0), [1.0, 0.05]).case("mode_narrow_light"),
     NormalMixture([0.5, 0.5], _along_first(2, 0.0, 0.0), [1.0, 0.02]).case("spike_in_slab"),
+    NormalMixture([0.6, 0.4], _along_first(3, 0.5, 0.5), [2.0, 0.05]).case("spike_in_slab_3"),
+    NormalMixture([0.5, 0.5], _along_first(3, 0.0, 3.0), [1.0, 0.1]).case("mode_narrow_3"),
+    NormalMixture([0.6, 0.4], _along_first(10, 0.0, 3.5), [1.0, 0.25]).case("mode_narrow_10"),
+    NormalMixture([0.8, 0.2], _along_first(30, 0.0, 8.0), [1.0, 0.5]).case("mode_half_30"),
+    NormalMixture([0.5, 0.5], _along_first(20, 0.0, 6.0), [1.0, 0.5]).case("mode_half_20"),
+    BesideNormal(0.5, 6.0, 2, _student, lambda rng, shape: rng.standard_t(3, shape)).case(
+        "beside_student"
+    ),
+    BesideNormal(0.6, 6.0, 2, _gumbel, lambda rng, shape: rng.gumbel(size=shape)).case(
+        "beside_gumbel"
+    ),
+    BesideNormal(0.3, 9.0, 4, _bent, _bent_draws).case("beside_banana"),
+    SineFrequency(12.0, 30.0, 60, 0.3, 4.1).case("sine_frequency"),
+    SineFrequency(12.0, 100.0, 100, 0.5, 6.6).case("sine_frequency_sharp"),
     Case(
         "cauchy_location",
         "nasty",

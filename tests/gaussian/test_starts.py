@@ -7,7 +7,14 @@ import pytest
 
 import relbo
 from relbo.gaussian import NormalFitter, WhiteningNormal, compiled_evaluate
-from relbo.gaussian.starts import MAX_STARTS, _climb, distinct_starts
+from relbo.gaussian.starts import (
+    MAX_STARTS,
+    Climbs,
+    basins_of,
+    climb,
+    distinct_starts,
+    plain_normal,
+)
 from relbo.problem import read
 
 POINTS = 64
@@ -74,10 +81,9 @@ def test_one_basin_has_one_start(name, seed):
 
 @pytest.mark.parametrize("size", [1, 3, 10])
 def test_two_basins_have_two_starts(size):
-    # The first start, in the middle, stands for the basin that it climbs to.
     first, *others = starts_of(two_normals(12.0), size, 0)
     assert np.all(first == 0)
-    np.testing.assert_allclose(np.abs(others), 6.0, atol=0.05)
+    np.testing.assert_allclose(others, [size * [6.0], size * [-6.0]], atol=0.05)
     fitter = NormalFitter(
         np.random.default_rng(0), evaluator(two_normals(12.0), size), size, POINTS, POINTS
     )
@@ -87,11 +93,10 @@ def test_two_basins_have_two_starts(size):
     np.testing.assert_allclose(light.loc, -6.0, atol=0.5)
 
 
-def test_the_first_start_stands_for_its_own_basin():
-    start = np.full(3, 6.0)
-    found = starts_of(two_normals(12.0), 3, 0, start)
-    np.testing.assert_array_equal(found[0], start)
-    np.testing.assert_allclose(found[1:], [np.full(3, -6.0)], atol=0.05)
+def test_the_first_start_stands_for_the_only_basin():
+    start = np.full(3, 0.5)
+    (found,) = starts_of(lambda z: -0.5 * jnp.sum(z**2), 3, 0, start)
+    np.testing.assert_array_equal(found, start)
 
 
 def test_mirrored_factors_are_two_modes():
@@ -116,7 +121,7 @@ def test_points_that_step_off_the_support_climb_back():
     rng = np.random.default_rng(0)
     plain = WhiteningNormal(np.zeros(2), np.eye(2))
     points = rng.uniform(-1.0, 4.0, (POINTS, 2))
-    summits, heights = _climb(evaluator(half_line, 2), plain, points)
+    summits, heights, _ = climb(evaluator(half_line, 2), plain, points)
     inside = np.all(points > 0, 1)
     np.testing.assert_array_equal(np.isfinite(heights), inside)
     np.testing.assert_allclose(summits[inside], 1.0, atol=0.05)
@@ -130,9 +135,39 @@ def test_no_more_starts_than_allowed():
 
 def test_more_basins_than_can_be_followed_are_noticed():
     two = lambda z: -2.0 * (z[0] ** 2 - 4.0) ** 2 - 0.5 * jnp.sum(z[1:] ** 2)
-    many = lambda z: -2.0 * jnp.sum((z**2 - 4.0) ** 2)
+    many = lambda z: -2.0 * jnp.sum((z**2 - 4.0) ** 2)  # 32 summits
     for logdensity, is_complete in ((two, True), (many, False)):
         found = distinct_starts(
             np.random.default_rng(0), evaluator(logdensity, 5), np.zeros(5), POINTS, True
         )
         assert found.is_complete is is_complete
+
+
+def wave(z):
+    """The frequency of a sine: hundreds of narrow basins."""
+    times = jnp.asarray(np.random.default_rng(0).uniform(0.0, 100.0, 100))
+    w = 12.0 * jax.nn.sigmoid(z[0])
+    return -0.5 * jnp.sum((jnp.sin(w * times) - jnp.sin(6.6 * times)) ** 2) / 0.25
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_highest_of_very_many_summits_is_found_or_others_are_suspected(seed):
+    found = distinct_starts(
+        np.random.default_rng(seed), evaluator(wave, 1), np.zeros(1), POINTS, True
+    )
+    # The climbs begin with steps that do not leave a basin of width 0.02.
+    truth = np.log(6.6 / (12.0 - 6.6))
+    assert abs(found.summit[0] - truth) < 1e-3 or not found.is_complete
+
+
+def test_climbs_that_are_alone_in_a_basin_say_how_many_are_not_seen():
+    evaluate = evaluator(lambda z: jnp.cos(2 * jnp.pi * z[0]) * 10.0, 1)
+    tops = np.array([0.0, 0.0, 0.0, 1.0, 1.0, 2.0, 3.0, 4.0])[:, None]
+    climbs = Climbs(tops, np.full(8, 10.0), np.ones(8, bool))
+    basins = basins_of(evaluate, plain_normal(1, True), POINTS, climbs)
+    assert len(basins.leaders) == 5
+    assert basins.probability_unseen == 3 / 8
+    together = basins_of(
+        evaluate, plain_normal(1, True), POINTS, Climbs(*(c[:3] for c in climbs))
+    )
+    assert together == ([0], 0.0)

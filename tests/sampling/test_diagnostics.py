@@ -1,7 +1,12 @@
 import numpy as np
 import pytest
 
-from relbo.sampling.diagnostics import effective_sample_size, nested_rhat, stuck_chains
+from relbo.sampling.diagnostics import (
+    effective_sample_size,
+    nested_rhat,
+    rejected_in_tails,
+    stuck_chains,
+)
 
 
 def test_chains_of_one_law_agree_and_displaced_superchains_do_not():
@@ -52,3 +57,18 @@ def test_chains_that_do_not_move_or_sit_apart_are_marked():
     acceptance[2] = 0.0
     logdensity[5] -= 1000.0
     assert np.flatnonzero(stuck_chains(acceptance, logdensity)).tolist() == [2, 5]
+
+
+@pytest.mark.parametrize("side", [-1, 1])
+def test_steps_that_are_rejected_in_a_tail_are_counted(side):
+    rng = np.random.default_rng(6)
+    draws = rng.normal(size=(64, 100, 3))
+    acceptance = rng.uniform(0.5, 1.0, size=(64, 100))
+    assert np.all(rejected_in_tails(draws, acceptance) == 0.0)
+    # Half of the steps that start in a tail of the second coordinate.
+    starts = (side * draws[:, :-1, 1] > 1.8) & (rng.uniform(size=(64, 99)) < 0.5)
+    acceptance[:, 1:][starts] = 0.0
+    share = rejected_in_tails(draws, acceptance)
+    # Of about 190 steps, less two standard errors of 0.036.
+    np.testing.assert_allclose(share[1], 0.5 - 0.072, atol=0.12)
+    assert np.all(share[[0, 2]] < 0.1)

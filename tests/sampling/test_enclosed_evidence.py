@@ -102,3 +102,29 @@ def test_weights_of_several_rounds(num_rounds):
     ends, forward = runs.weigh(num_rounds, 4)
     assert forward.shape == (64 * num_rounds,)
     assert runs.weigh_backwards(ends, 4).shape == forward.shape
+
+
+def test_the_middle_of_both_sides_is_unbiased_and_its_error_that_of_repetitions():
+    rng, spread, log_z = np.random.default_rng(2), 1.5, 3.0
+
+    def middle():
+        # Normal log weights whose means are Z and, from the other side, 1 / Z.
+        forward = rng.normal(log_z - 0.5 * spread**2, spread, 300)
+        backward = rng.normal(log_z + 0.5 * spread**2, spread, 300)
+        return LogWeights(forward, backward).middle
+
+    values, errors = np.array([middle() for _ in range(200)]).T
+    assert abs(values.mean() - log_z) < 4 * values.std() / 200**0.5
+    # The standard error of a standard deviation of 200 values is 5 %.
+    np.testing.assert_allclose(errors.mean(), values.std(), rtol=0.2)
+
+
+def test_the_middle_is_right_where_some_paths_have_no_weight():
+    rng = np.random.default_rng(3)
+    forward = np.where(rng.uniform(size=4000) < 0.25, 0.0, -np.inf)
+    weights = LogWeights(forward, np.zeros(4000))
+    for value, error in (weights.lower, weights.middle):
+        assert abs(value - np.log(0.25)) < 4 * error
+        np.testing.assert_allclose(error, (0.75 / 0.25 / 4000) ** 0.5, rtol=0.1)
+    np.testing.assert_allclose(weights.upper[0], weights.lower[0])
+    assert LogWeights(np.full(9, -np.inf), np.full(9, -np.inf)).middle == (-np.inf, np.inf)

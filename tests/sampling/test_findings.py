@@ -17,6 +17,7 @@ from relbo.sampling.findings import (
     findings_of_chains,
     findings_of_edges,
     findings_of_rounds,
+    findings_of_simplices,
     findings_of_tails,
 )
 from relbo.sampling.posterior import Posterior
@@ -135,6 +136,19 @@ def test_draws_rounded_to_an_edge_are_noticed():
     still = inside.copy()
     still[3], logdensity[3] = still[3].max() + 1.0, 0.0
     assert findings_of_edges({"x": still}, logdensity) == []
+
+
+@pytest.mark.parametrize("resolution", [1e-7, 2e-16])
+def test_a_simplex_whose_last_element_is_lost_is_noticed(resolution):
+    sticks = np.random.default_rng(0).normal(size=(8, 100, 3))
+    values = {"p": np.full((8, 100, 4), 0.25)}
+    assert findings_of_simplices(values, {"p": sticks}, resolution) == []
+    sticks[:2, :4, 1] = 34.0
+    (finding,) = findings_of_simplices(values, {"p": sticks}, resolution)
+    assert finding.kind == "precision"
+    assert "1.0% of the draws of p" in finding.text
+    # Other sites have as many values as unconstrained ones.
+    assert findings_of_simplices({"p": sticks}, {"p": sticks}, resolution) == []
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -10,17 +10,17 @@ import pytest
 from numpyro.distributions import constraints
 
 import relbo
-from relbo.sampling.ensemble import ChainDraws
+from relbo.gaussian import WhiteningNormal, nearest_mode
+from relbo.sampling.chain_draws import ChainDraws
 from relbo.sampling.evidence import LogWeights
 from relbo.sampling.modes import (
     Mode,
-    WhiteningNormal,
     _allotted,
     are_separate,
     combine,
     mode_weights,
-    nearest_mode,
     total_weights,
+    with_own_weights,
 )
 
 LEFT, RIGHT = (WhiteningNormal(np.full(2, side), np.eye(2)) for side in (-6.0, 6.0))
@@ -160,6 +160,7 @@ def made_modes(rng, masses, spread=0.5, number=640):
         Mode(
             normal,
             chains_in(rng, *4 * [normal.loc]),
+            np.tile(normal.loc, (number, 1)),
             LogWeights(np.log(m) + noise(), np.log(m) - noise()),
             [],
         )
@@ -197,3 +198,41 @@ def test_uncertain_weights_are_fatal_and_findings_name_the_mode():
     assert not about_modes.is_fatal
     _, (uncertain, *_) = combine(rng, made_modes(rng, (0.3, 0.7), spread=3.0, number=50))
     assert uncertain.is_fatal
+
+
+def test_weights_of_paths_that_ended_in_another_mode_do_not_count():
+    one, other = made_modes(np.random.default_rng(4), (0.3, 0.7))
+    one = one._replace(ends=np.where(np.arange(640)[:, None] < 160, RIGHT.loc, LEFT.loc))
+    own, same = with_own_weights([one, other])
+    np.testing.assert_array_equal(np.isfinite(own.weights.forward), np.arange(640) >= 160)
+    np.testing.assert_array_equal(same.weights.forward, other.weights.forward)
+
+
+def test_weights_that_differ_from_both_sides_are_uncertain():
+    rng = np.random.default_rng(5)
+    modes = made_modes(rng, (0.5, 0.5), spread=0.1)
+    _, errors = mode_weights(modes)
+    assert np.all(errors < 0.02)
+    low = modes[0].weights
+    modes[0] = modes[0]._replace(weights=low._replace(forward=low.forward - 1.0))
+    shares, errors = mode_weights(modes)
+    # By one side 0.27, by the other 0.5: a third of the difference, less its own errors.
+    assert np.all(errors > 0.05)
+    assert 0.27 < shares[0] < 0.5
+
+
+def spike_in_slab():
+    x = numpyro.sample("x", dist.ImproperUniform(constraints.real_vector, (), (2,)))
+    parts = [jnp.sum(dist.Normal(0.0, scale).log_prob(x)) for scale in (1.0, 0.02)]
+    numpyro.factor("mixture", jnp.logaddexp(*parts) - jnp.log(2.0))
+
+
+def test_a_spike_has_its_share_and_chains_stay_in_their_mode():
+    posterior = infer(spike_in_slab, 0)
+    check = posterior.check()
+    assert check.trustworthy
+    assert "2 separate modes" in str(check)
+    radius = np.linalg.norm(posterior.draws["x"], axis=1)
+    # The slab has 0.5 % of its mass within 0.1, and the spike all of it.
+    assert abs(np.mean(radius < 0.1) - 0.5025) < 0.03
+    np.testing.assert_allclose(posterior.draws["x"].std(), 0.5**0.5, rtol=0.05)

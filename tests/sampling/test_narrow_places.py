@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 import relbo
-from relbo.sampling import _sample as sampling
+from relbo.sampling import rounds as sampling
 
 QUICK_AND_SLOW = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))]
 LEVELS = np.array([0.01, 0.05, 0.95, 0.99])

@@ -19,8 +19,11 @@ from relbo.gaussian.fitting import FitState as FitState
 from relbo.gaussian.fitting import NormalFitter as NormalFitter
 from relbo.gaussian.fitting import Report as Report
 from relbo.gaussian.fitting import fit_step as fit_step
+from relbo.gaussian.fitting import is_apart as is_apart
 from relbo.gaussian.fitting import narrow_normal as narrow_normal
 from relbo.gaussian.fitting import points_per_step as points_per_step
 from relbo.gaussian.moments import whitening_of_draws as whitening_of_draws
+from relbo.gaussian.nearest import nearest_mode as nearest_mode
+from relbo.gaussian.starts import plain_normal as plain_normal
 from relbo.gaussian.whitening import Dependence as Dependence
 from relbo.gaussian.whitening import WhiteningNormal as WhiteningNormal

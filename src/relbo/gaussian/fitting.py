@@ -1,12 +1,13 @@
 """Natural-gradient variational inference with a normal."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
 from relbo.gaussian.evaluation import Evaluate, WhiteEvaluation
+from relbo.gaussian.search import local_normal, unexplained_parts
 from relbo.gaussian.starts import distinct_starts
 from relbo.gaussian.whitening import WhiteningNormal
 
@@ -18,7 +19,9 @@ PATIENCE = 8
 MIN_LOG_MASS = -7.0
 """Modes are kept whose ELBO is not lower than that of the best by more than this."""
 MIN_DISTANCE = 4.0
-"""Modes differ if each is this many standard deviations of the other away."""
+"""Modes differ if one is this many standard deviations of the other away."""
+MIN_LOG_RATIO = 1.0
+"""Modes differ if the logarithms of their scales differ by this on average."""
 
 CONVERGED = 0.4
 """A fit whose steps are shorter, in standard deviations, has converged."""
@@ -85,23 +88,43 @@ class NormalFitter:
         """
         first = np.zeros(self._size) if start is None else start
         is_dense = self._size <= DENSE_LIMIT
-        starts, is_complete = distinct_starts(
-            self._rng, self._evaluate, first, self._batch_size, is_dense
-        )
-        fits = [self._until_converged(self._first_step(starts[0]), PATIENCE)]
-        for other in starts[1:]:
-            if not self._is_late():
-                fits.append(self._until_converged(self._first_step(other), PATIENCE // 2))
+        starts = distinct_starts(self._rng, self._evaluate, first, self._batch_size, is_dense)
+        fits = [self._until_converged(self._first_step(starts.points[0]), PATIENCE)]
+        fits += self._fits_from(map(self._near, starts.points[1:]))
+        if is_dense and not self._is_late():
+            best = max(fits, key=lambda fit: fit.elbo)
+            parts = unexplained_parts(
+                self._rng,
+                self._evaluate,
+                self._batch_size,
+                best.before,
+                best.elbo + 0.5 * self._size,
+                starts.summit,
+                starts.points,
+            )
+            fits += self._fits_from(parts)
         best, *others = sorted(fits, key=lambda fit: -fit.elbo)
         converged = best.shift < CONVERGED
         for rate in np.geomspace(0.7, 0.1, 8):
             best = self._step(best, float(rate))
         modes = [best.before]
         for fit in others:
-            if fit.elbo > best.elbo + MIN_LOG_MASS and _is_apart(fit.before, modes):
+            if fit.elbo > best.elbo + MIN_LOG_MASS and is_apart(fit.before, modes):
                 modes.append(fit.before)
         self._report("fit", 1.0)
-        return NormalFit(modes, converged, is_complete)
+        return NormalFit(modes, converged, starts.is_complete)
+
+    def _near(self, point: Float[np.ndarray, " d"]) -> WhiteningNormal:
+        if self._size > DENSE_LIMIT:
+            return narrow_normal(point)
+        return local_normal(self._evaluate, self._batch_size, point)
+
+    def _fits_from(self, starts: Iterable[WhiteningNormal]) -> list[FitState]:
+        return [
+            self._until_converged(self._step(FitState(start, start), 1.0), PATIENCE // 3)
+            for start in starts
+            if not self._is_late()
+        ]
 
     def _until_converged(self, fit: FitState, patience: int) -> FitState:
         """Steps until they are short, or the ELBO has not grown for a while."""
@@ -149,11 +172,13 @@ def points_per_step(num_chains: int, size: int) -> int:
     return num_chains * max(1, -(-5 * size // (2 * num_chains)))
 
 
-def _is_apart(normal: WhiteningNormal, others: list[WhiteningNormal]) -> bool:
-    """Whether a normal is far from all others, by its scales and by theirs."""
+def is_apart(normal: WhiteningNormal, others: list[WhiteningNormal]) -> bool:
+    """Whether a normal is far from all others, or much narrower or wider."""
     distance = lambda one, other: np.max(np.abs(one.pull(other.loc[None])))
     return all(
-        min(distance(normal, other), distance(other, normal)) > MIN_DISTANCE for other in others
+        max(distance(normal, other), distance(other, normal)) > MIN_DISTANCE
+        or abs(normal.log_det - other.log_det) > MIN_LOG_RATIO * len(normal.loc)
+        for other in others
     )
 
 

@@ -18,34 +18,22 @@ from relbo.gaussian import WhiteningNormal, normal_of_draws
 from relbo.guides.refined_guide import AbstractRefinedGuide
 from relbo.problem import Problem, read
 from relbo.problem.call import Call, checked_call
-from relbo.sampling.diagnostics import convergence, effective_sample_size
-from relbo.sampling.ensemble import ChainDraws, Ensemble, joined
-from relbo.sampling.evidence import LogWeights, weigh
+from relbo.sampling.ensemble import Ensemble
 from relbo.sampling.findings import (
     Finding,
-    UnconstrainedChains,
-    findings_of_chains,
     findings_of_edges,
-    findings_of_rounds,
+    findings_of_simplices,
     findings_of_tails,
 )
-from relbo.sampling.modes import Mode, are_separate, combine, nearest_mode, total_weights
 from relbo.sampling.posterior import Posterior
+from relbo.sampling.rounds import PhaseClock, run_chains
 
 SamplingMethod = Literal["hmc", "mala", "unadjusted"]
 
 SAMPLING_SHARE = 0.85
 """The share of the time budget after which no more draws are started."""
-MAX_EXAMINED = 500
-"""The largest number of coordinates whose convergence decides how long to run."""
-MIN_LENGTH = 16
-"""Iterations of each chain, whatever number of draws is asked for."""
-MIN_EVIDENCE_DRAWS = 640
-"""Annealed draws that weigh a mode."""
 MANY_LATENTS = 1000
 """Beyond this number there are fewer chains."""
-MAX_ROUNDS = 6
-"""Attempts to get good draws."""
 
 
 def sample(
@@ -115,15 +103,18 @@ def sample(
             deadline=deadline,
             spread=spread_over(mesh),
         )
-        clock = _Clock(started)
+        clock = PhaseClock(started)
         findings = _begin(ensemble, key, source)
         clock.lap("fit")
-        run = _run(ensemble, num_draws, num_evidence_draws, clock)
+        run = run_chains(ensemble, num_draws, num_evidence_draws, clock)
         chains, log_weights = run.chains, run.log_weights
         findings += run.findings
         values = _constrain(problem, chains.draws)
         latent = {site.name: values[site.name] for site in problem.sites}
         findings += findings_of_edges(latent, chains.logdensity.T)
+        resolution = float(jnp.finfo(jnp.result_type(float)).eps)
+        by_site = _by_site(problem, chains.draws)
+        findings += findings_of_simplices(latent, by_site, resolution)
         findings += findings_of_tails(latent)
         clock.lap("constrain")
     return Posterior(
@@ -144,68 +135,6 @@ def sample(
     )
 
 
-class _Run(NamedTuple):
-    """The draws of all modes, what they showed, and the weights behind the evidence."""
-
-    chains: ChainDraws
-    findings: list[Finding]
-    log_weights: LogWeights | None
-
-
-def _run(ensemble: Ensemble, num_draws: int, num_evidence_draws: int, clock: "_Clock") -> _Run:
-    """Samples all modes together if chains move between them, and otherwise one by one."""
-    modes = ensemble.modes
-    if len(modes) > 1:
-        ensemble.warm_up()
-        if are_separate(ensemble.sample(MIN_LENGTH), modes):
-            return _run_modes(ensemble, modes, num_draws, num_evidence_draws, clock)
-    findings = _warm_up(ensemble)
-    clock.lap("warm up")
-    chains, seen = _sample_until_good(ensemble, num_draws)
-    clock.lap("sample")
-    weights = weigh(ensemble, chains, num_evidence_draws)[1] if num_evidence_draws else None
-    clock.lap("weigh")
-    return _Run(chains, [*findings, *seen], weights)
-
-
-def _run_modes(
-    ensemble: Ensemble,
-    normals: list[WhiteningNormal],
-    num_draws: int,
-    num_evidence_draws: int,
-    clock: "_Clock",
-) -> _Run:
-    modes = []
-    number = max(num_evidence_draws, MIN_EVIDENCE_DRAWS)
-    for normal in normals:
-        ensemble.start_in(normal)
-        findings = _warm_up(ensemble)
-        clock.lap("warm up")
-        chains, seen = _sample_until_good(ensemble, num_draws)
-        clock.lap("sample")
-        ends, weights = weigh(ensemble, chains, number)
-        inside = nearest_mode(ends, [normal, *(n for n in normals if n is not normal)]) == 0
-        weights = weights._replace(forward=np.where(inside, weights.forward, -np.inf))
-        clock.lap("weigh")
-        modes.append(Mode(normal, chains, weights, [*findings, *seen]))
-    chains, found = combine(ensemble.rng, modes)
-    if not ensemble.has_all_modes:
-        found.append(
-            Finding(
-                "There are more separate modes than were followed. Order or fix what can be "
-                "exchanged, or sum it out."
-            )
-        )
-    return _Run(chains, found, total_weights(modes) if num_evidence_draws else None)
-
-
-def _warm_up(ensemble: Ensemble) -> list[Finding]:
-    if ensemble.warm_up():
-        return []
-    text = "The warm-up did not converge: the step size or the scales still changed."
-    return [Finding(text, is_fatal=False)]
-
-
 class _GuideSource(NamedTuple):
     """A trained guide with what its draws need."""
 
@@ -224,7 +153,7 @@ def _sample_unadjusted(
             'method: "unadjusted" runs the sampler inside a refined guide; pass '
             "guide=relbo.AutoRefined(model), trained with relbo.fit, and its params"
         )
-    clock = _Clock(time.monotonic())
+    clock = PhaseClock(time.monotonic())
     values = guide.sample_chains(
         key,
         params,
@@ -249,19 +178,6 @@ def _sample_unadjusted(
         problem=problem,
         procedure="The sampler inside the guide ran on, without Metropolis tests.",
     )
-
-
-class _Clock:
-    """Measures the seconds of each phase."""
-
-    def __init__(self, start: float):
-        self._last = start
-        self.laps: dict[str, float] = {}
-
-    def lap(self, name: str) -> None:
-        now = time.monotonic()
-        self.laps[name] = self.laps.get(name, 0.0) + now - self._last
-        self._last = now
 
 
 def _begin(ensemble: Ensemble, key: PRNGKeyArray, source: _GuideSource) -> list[Finding]:
@@ -335,86 +251,17 @@ def _constrain(
     }
 
 
-def _sample_until_good(ensemble: Ensemble, num_draws: int) -> tuple[ChainDraws, list[Finding]]:
-    """Samples until the draws pass all examinations, or the time is up.
-
-    Draws that do not pass are discarded, but they show the scales better than the fit did: the
-    next round walks in coordinates that are fitted to them. Where scales depend on the place,
-    two rounds in different coordinates have to agree.
-
-    Returns:
-        `num_draws` draws, and what all draws showed.
-    """
-    length = -(-num_draws // ensemble.num_chains)
-    wanted = 0.5 * length * ensemble.num_chains
-    chains, before = ensemble.sample(max(length, MIN_LENGTH)), None
-    found: list[Finding] = []
-    for turn in range(MAX_ROUNDS):
-        found = _examine(ensemble, chains)
-        is_fine = not found and _agree(ensemble, chains)
-        if ensemble.has_narrow_places:
-            found += _compare(ensemble, before, chains)
-        effective = _effective(ensemble, chains)
-        is_last = turn == MAX_ROUNDS - 1 or ensemble.is_late()
-        if (is_fine and not found and effective >= wanted) or is_last:
-            break
-        missing = 1.2 * wanted / effective - 1.0
-        if is_fine and not found and 4 * effective > wanted:
-            more = int(np.ceil(len(chains.draws) * np.clip(missing, 0.25, 16)))
-            chains = joined(chains, ensemble.sample(more))
-        else:
-            before = chains
-            ensemble.rewhiten(chains)
-            # A neck may be cut off at a depth that depends on the step: compare with smaller.
-            is_first_comparison = turn == 0 and ensemble.has_narrow_places
-            if not is_fine or effective < 0.1 * wanted or is_first_comparison:
-                ensemble.method = ensemble.method.with_smaller_steps()
-            ensemble.tune_step()
-            chains = ensemble.sample(int(np.ceil(length * np.clip(missing, 2, 16))))
-    return _thinned(chains, length), found
-
-
-def _agree(ensemble: Ensemble, chains: ChainDraws) -> bool:
-    """Whether the chains have forgotten where they started."""
-    return bool(np.max(convergence(_some(chains), ensemble.num_superchains)) < 1.01)
-
-
-def _effective(ensemble: Ensemble, chains: ChainDraws) -> float:
-    return float(np.nanmin(effective_sample_size(_some(chains)), initial=np.inf))
-
-
-def _some(chains: ChainDraws) -> Float[np.ndarray, "chains draws d"]:
-    """Returns the draws by chain; with very many coordinates some of them stand for all."""
-    step = -(-chains.draws.shape[2] // MAX_EXAMINED)
-    return np.swapaxes(chains.draws, 0, 1)[..., ::step]
-
-
-def _compare(ensemble: Ensemble, before: ChainDraws | None, after: ChainDraws) -> list[Finding]:
-    if before is None:
-        text = "Scales depend on the place, and there was no time to compare two runs."
-        return [Finding(text)]
-    one, other = (np.swapaxes(part.draws, 0, 1) for part in (before, after))
-    return findings_of_rounds(one, other, ensemble.problem.coordinate_names())
-
-
-def _examine(ensemble: Ensemble, chains: ChainDraws) -> list[Finding]:
-    return findings_of_chains(
-        UnconstrainedChains(*chains[:4]),
-        ensemble.problem.coordinate_names(),
-        float(jnp.finfo(jnp.result_type(float)).eps),
-    )
-
-
-def _thinned(chains: ChainDraws, length: int) -> ChainDraws:
-    """Keeps `length` evenly spaced draws of each chain."""
-    number = len(chains.draws)
-    kept = np.linspace(0, number - 1, min(length, number)).round().astype(int)
-    return chains._replace(
-        draws=chains.draws[kept],
-        score=chains.score[kept],
-        logdensity=chains.logdensity[kept],
-        acceptance=chains.acceptance[kept],
-    )
+def _by_site(
+    problem: Problem, draws: Float[np.ndarray, "draws chains d"]
+) -> dict[str, np.ndarray]:
+    """Returns unconstrained values by site, `[num_chains, draws, ...]`."""
+    by_chain = np.swapaxes(draws, 0, 1)
+    ends = np.cumsum([site.size for site in problem.sites])
+    parts = np.split(by_chain, ends[:-1], axis=2)
+    return {
+        site.name: part.reshape(*by_chain.shape[:2], *site.shape)
+        for site, part in zip(problem.sites, parts, strict=True)
+    }
 
 
 def _seed_words(key: PRNGKeyArray) -> list[int]:

@@ -6,6 +6,8 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import ndtri, stdtr
 
+TAIL = 0.03
+"""The share of draws that counts as a tail."""
 MAX_RANKED = 1000
 """The largest number of coordinates whose ranks are compared."""
 
@@ -144,6 +146,30 @@ def drift(
     half = draws.shape[1] // 2
     change = draws[:, -half:].mean(1) - draws[:, :half].mean(1)
     return _effect_and_errors(change, draws.std((0, 1)))
+
+
+def rejected_in_tails(
+    draws: Float[np.ndarray, "chains draws n"], acceptance: Float[np.ndarray, "chains draws"]
+) -> Float[np.ndarray, " n"]:
+    """Computes the share of rejected steps among those that start in a tail of a coordinate.
+
+    Where steps are too long for a narrow place, hardly any is accepted from there or into it.
+
+    Args:
+        draws: the draws of each chain, one after another.
+        acceptance: the probability with which the step to each draw was accepted.
+
+    Returns:
+        The larger share of the two tails, less two standard errors.
+    """
+    low, high = np.quantile(draws, [TAIL, 1 - TAIL], axis=(0, 1))
+    rejected = (acceptance[:, 1:] < 0.1)[..., None]
+    found = np.zeros(draws.shape[2])
+    for is_start in (draws[:, :-1] <= low, draws[:, :-1] >= high):
+        number = np.maximum(np.sum(is_start, (0, 1)), 1)
+        share = np.sum(rejected & is_start, (0, 1)) / number
+        found = np.maximum(found, share - 2 * np.sqrt(share * (1 - share) / number))
+    return found
 
 
 def tail_index(draws: Float[np.ndarray, "n d"]) -> Float[np.ndarray, " d"]:

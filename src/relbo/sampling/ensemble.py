@@ -1,7 +1,7 @@
 """Runs the compiled chains from the host: fit a normal, warm up, sample, weigh."""
 
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,19 +10,24 @@ from jaxtyping import Float
 
 from relbo._devices import Spread, is_past, placed
 from relbo.gaussian import (
+    DENSE_LIMIT,
     NormalFitter,
     Report,
     WhiteEvaluation,
     WhiteningNormal,
     annealed_draws,
     narrow_normal,
+    nearest_mode,
+    plain_normal,
     points_per_step,
     reversed_log_weights,
     whitening_map,
     whitening_of_draws,
 )
 from relbo.problem import Problem
+from relbo.sampling.chain_draws import ChainDraws, joined
 from relbo.sampling.hamiltonian import (
+    METHODS,
     ChainNoise,
     ChainPoints,
     ChainRecord,
@@ -32,51 +37,14 @@ from relbo.sampling.hamiltonian import (
     chunk_length,
 )
 
-
-class ChainDraws(NamedTuple):
-    """What the chains visited, in unconstrained space; the second axis is the chain."""
-
-    draws: Float[np.ndarray, "n c d"]
-    score: Float[np.ndarray, "n c d"]
-    """The score at the draws."""
-    logdensity: Float[np.ndarray, "n c"]
-    acceptance: Float[np.ndarray, "n c"]
-    step_size: float
-    num_superchains: int
-
-
-def joined(*parts: ChainDraws) -> ChainDraws:
-    """Joins runs of the same chains, one after another."""
-    if len(parts) == 1:
-        return parts[0]
-    both = lambda name: np.concatenate([getattr(part, name) for part in parts])
-    names = ("draws", "score", "logdensity", "acceptance")
-    return parts[-1]._replace(**{name: both(name) for name in names})
-
-
 MAX_WINDOW = 32
 """The largest number of iterations after which the warm-up adapts."""
-
-
-class ChainMethod(NamedTuple):
-    """The difference between Hamiltonian Monte Carlo and MALA."""
-
-    target_acceptance: float
-    max_leapfrogs: int
-
-    def with_smaller_steps(self) -> "ChainMethod":
-        """Returns the method with smaller steps, for posteriors with narrow places."""
-        return self._replace(target_acceptance=1 - (1 - self.target_acceptance) / 2)
-
-
 QUARTER_PERIOD = 1.5
 """A trajectory of this length forgets where a coordinate with standard deviation 1 was."""
 LENGTHENING = 1.6
 MAX_LENGTH = 16 * QUARTER_PERIOD
 SLOW = 0.6
 """An autocorrelation of successive draws above which longer trajectories are tried."""
-
-METHODS = {"hmc": ChainMethod(0.8, 64), "mala": ChainMethod(0.574, 1)}
 
 
 class Ensemble:
@@ -111,6 +79,9 @@ class Ensemble:
         self.normal = narrow_normal(np.zeros(problem.size))
         self.modes = [self.normal]
         self.has_all_modes = True
+        self.elsewhere = 0.0
+        """The share of draws of the last run that were in another mode."""
+        self._other_modes: list[WhiteningNormal] = []
         self._dtype = np.dtype(jnp.result_type(float))
         self._log_step = np.log(0.9 * problem.size**-0.25)
         self._length = QUARTER_PERIOD
@@ -164,9 +135,10 @@ class Ensemble:
         likely = log_weights >= np.median(log_weights)
         return mode.push(white[likely])
 
-    def start_in(self, mode: WhiteningNormal) -> None:
-        """Starts all chains in one mode."""
+    def start_in(self, mode: WhiteningNormal, others: list[WhiteningNormal]) -> None:
+        """Starts all chains in one mode; those that move to another one are moved back."""
         self.modes, self.normal, self.method = [mode], mode, self._first_method
+        self._other_modes = others
         self._log_step = np.log(0.9 * self.problem.size**-0.25)
         self.disperse()
 
@@ -232,17 +204,24 @@ class Ensemble:
 
     def sample(self, num_iterations: int) -> ChainDraws:
         """Runs the chains with everything fixed."""
-        parts = []
+        parts, left = [], []
         done = 0
         while done < num_iterations:
             self._report("sample", done / num_iterations)
             length = min(self._chunk, num_iterations - done, self._affordable_length())
             parts.append(self._advance(length))
+            left.append(self.elsewhere)
             done += length
             if self.is_late() and done >= 4:
                 break
+        self.elsewhere = float(np.mean(left))
         self._report("sample", 1.0)
         return joined(*parts)
+
+    def logdensity(self, points: Float[np.ndarray, "c d"]) -> Float[np.ndarray, " c"]:
+        """Evaluates the log density at one point for each chain."""
+        size = self.problem.size
+        return self._evaluate(plain_normal(size, size <= DENSE_LIMIT), points).logdensity
 
     def weigh(
         self, num_rounds: int, num_steps: int
@@ -349,7 +328,25 @@ class Ensemble:
         step_size = float(np.exp(self._log_step))
         points, number = self.normal.push(white), self.num_superchains
         self._seconds_per_iteration = (time.monotonic() - started) / num_iterations
-        return ChainDraws(points, scores, logdensity, acceptance, step_size, number)
+        draws = ChainDraws(points, scores, logdensity, acceptance, step_size, number)
+        return self._in_own_mode(draws) if self._other_modes else draws
+
+    def _in_own_mode(self, visited: ChainDraws) -> ChainDraws:
+        """Replaces draws in other modes by some in this one, from which the chains go on.
+
+        What is left has the distribution of the posterior within the mode, if leaving it is
+        rare.
+        """
+        points = visited.draws.reshape(-1, self.problem.size)
+        outside = nearest_mode(points, [self.normal, *self._other_modes]) > 0
+        self.elsewhere = float(np.mean(outside))
+        if not 0 < self.elsewhere < 0.9:
+            return visited
+        source = np.arange(len(points))
+        source[outside] = self.rng.choice(np.flatnonzero(~outside), int(np.sum(outside)))
+        visited = visited.at(source)
+        self._begin(self.normal.pull(visited.draws[-1]))
+        return visited
 
     def _run(
         self, normal: WhiteningNormal, state: ChainState, num_iterations: int, *, adapt: bool
@@ -376,9 +373,9 @@ class Ensemble:
         uniform = self.rng.uniform(size=shape)
         step_factor = np.ones(number)
         if self.has_narrow_places and not adapt:
-            # An eighth of the trajectories take smaller steps, to enter and leave these.
-            smaller = 2.0 ** self.rng.uniform(-3.0, -1.0, number)
-            step_factor = np.where(self.rng.uniform(size=number) < 0.125, smaller, 1.0)
+            # A third of the trajectories take smaller steps, to enter and leave these.
+            smaller = 2.0 ** self.rng.uniform(-5.0, -1.0, number)
+            step_factor = np.where(self.rng.uniform(size=number) < 1 / 3, smaller, 1.0)
         return ChainNoise(
             *(self._real(part) for part in (momentum, uniform, length, step_factor))
         )

@@ -4,8 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
+from scipy.special import expit
 
-from relbo.sampling.ensemble import ChainDraws, Ensemble
+from relbo.sampling.chain_draws import ChainDraws
+from relbo.sampling.ensemble import Ensemble
 
 PATH_LENGTHS = (8, 32, 128)
 """Numbers of annealed steps that are tried until both ends meet."""
@@ -34,7 +36,47 @@ class LogWeights(NamedTuple):
     def upper(self) -> tuple[float, float]:
         """The estimate from the draws' side; it assumes that they are from the posterior."""
         value, stderr = log_mean_weight(-self.backward)
-        return -value, stderr
+        return float(np.log(self._share) - value), stderr
+
+    @property
+    def _share(self) -> float:
+        """The share of paths with a weight: no path from the draws leads to the others."""
+        return max(float(np.mean(self.forward > -np.inf)), 1e-300)
+
+    def without_lost_paths(self) -> "LogWeights":
+        """Returns weights with the same estimates in which every path has one."""
+        kept = self.forward[self.forward > -np.inf]
+        if not len(kept):
+            return self
+        forward = np.resize(kept, len(self.forward))
+        return LogWeights(*(part + np.log(self._share) for part in (forward, self.backward)))
+
+    @property
+    def middle(self) -> tuple[float, float]:
+        """The estimate from both sides by Bennett's acceptance ratio, with its standard error.
+
+        It is the log Z at which w / (w + Z) has the same mean on one side as Z / (w + Z) on the
+        other. Biases of the two ends cancel to a large part.
+        """
+        forward, backward = (part[np.isfinite(part)] + np.log(self._share) for part in self)
+        if not (len(forward) > 1 and len(backward) > 1):
+            return -np.inf, np.inf
+        low = float(min(forward.min(), backward.min()))
+        high = float(max(forward.max(), backward.max()))
+        sides = lambda value: (expit(forward - value), expit(value - backward))
+        for _ in range(60):
+            middle = 0.5 * (low + high)
+            ahead, back = sides(middle)
+            low, high = (middle, high) if ahead.mean() > back.mean() else (low, middle)
+        relative = [part.std(ddof=1) / part.mean() / len(part) ** 0.5 for part in sides(low)]
+        missing = ((1 / self._share - 1) / len(self.forward)) ** 0.5
+        return float(low), float(np.linalg.norm([*relative, missing]))
+
+    @property
+    def gap(self) -> float:
+        """How far the two estimates are apart, or might be by their standard errors."""
+        (lower, below), (upper, above) = self.lower, self.upper
+        return float(max(abs(upper - lower), below, above))
 
     @property
     def has_met(self) -> bool:
@@ -64,14 +106,17 @@ def weigh(
     sampling = len(chains.draws) * max(1.0, 1.5 / chains.step_size)
     size = ensemble.problem.size
     budget = 0.0 if size > LARGE else max(FREE_EVALUATIONS, 2 * sampling)
+    tried = []
     for num_steps in PATH_LENGTHS:
         ends, forward = ensemble.weigh(num_rounds, num_steps)
         weights = LogWeights(forward, ensemble.weigh_backwards(points[some], num_steps))
-        is_last = num_steps == PATH_LENGTHS[-1] or 8 * num_rounds * num_steps > budget
+        tried.append((ends, weights))
+        is_last = 8 * num_rounds * num_steps > budget
         is_hopeless = size > SMALL and weights.upper[0] - weights.lower[0] > 1.0
         if weights.has_met or is_last or is_hopeless or ensemble.is_late():
-            return ends, weights
-    raise AssertionError("there is a last length")
+            break
+    # Longer paths are better, unless a narrow place throws them off.
+    return min(tried, key=lambda one: one[1].gap)
 
 
 def log_mean_weight(log_weights: Float[np.ndarray, " n"]) -> tuple[float, float]:

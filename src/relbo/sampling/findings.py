@@ -150,6 +150,39 @@ def findings_of_edges(
     return found
 
 
+def findings_of_simplices(
+    values: Mapping[str, np.ndarray],
+    unconstrained: Mapping[str, np.ndarray],
+    resolution: float,
+) -> list[Finding]:
+    """Looks for simplices whose last element is what rounding leaves of the others.
+
+    An element takes a share of what those before it leave, and a share is rounded to 1 when
+    its unconstrained value is large.
+
+    Args:
+        values: constrained draws of the latent sites.
+        unconstrained: unconstrained draws; they have one element less if it is a simplex.
+        resolution: the relative rounding error of the numbers that the model computes with.
+    """
+    found = []
+    for site, draws in unconstrained.items():
+        is_simplex = draws.ndim > 2 and values[site].shape[-1] == draws.shape[-1] + 1
+        if not is_simplex or draws.ndim != values[site].ndim:
+            continue
+        share = float(np.mean(np.any(draws > -np.log(resolution) - 3.0, -1)))
+        if share > MAX_SHARE_AT_EDGE:
+            remedy = "Use float64, or" if resolution > 1e-10 else "Use"
+            found.append(
+                Finding(
+                    f"In {share:.1%} of the draws of {site} the last element is lost in "
+                    f"rounding. {remedy} a prior that is less concentrated at its edges.",
+                    kind="precision",
+                )
+            )
+    return found
+
+
 def findings_of_tails(values: Mapping[str, np.ndarray]) -> list[Finding]:
     """Looks for draws whose mean or variance may not exist.
 
@@ -172,6 +205,15 @@ def findings_of_tails(values: Mapping[str, np.ndarray]) -> list[Finding]:
                 )
             )
     return found
+
+
+def finding_of_necks(rejected: float) -> Finding:
+    """Says that steps are too long for a narrow place."""
+    return Finding(
+        f"The steps are too long for a narrow place: {rejected:.0%} of those that start in a "
+        "tail of a parameter that others depend on are rejected. Run longer, or write the "
+        "model so that scales and what they scale are independent (non-centred)."
+    )
 
 
 def findings_of_rounds(

@@ -34,6 +34,20 @@ def chunk_length(size: int) -> int:
     return int(np.clip(MAX_CHUNK_VALUES // size, 4, MAX_CHUNK))
 
 
+class ChainMethod(NamedTuple):
+    """The difference between Hamiltonian Monte Carlo and MALA."""
+
+    target_acceptance: float
+    max_leapfrogs: int
+
+    def with_smaller_steps(self) -> "ChainMethod":
+        """Returns the method with smaller steps, for posteriors with narrow places."""
+        return self._replace(target_acceptance=1 - (1 - self.target_acceptance) / 2)
+
+
+METHODS = {"hmc": ChainMethod(0.8, 64), "mala": ChainMethod(0.574, 1)}
+
+
 class ChainPoints(NamedTuple):
     """C points in white coordinates, with the log density and the score there."""
 

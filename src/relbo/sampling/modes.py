@@ -5,67 +5,89 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from relbo.gaussian import WhiteningNormal
-from relbo.sampling.ensemble import ChainDraws
+from relbo.gaussian import WhiteningNormal, nearest_mode
+from relbo.sampling.chain_draws import PARTS, ChainDraws
 from relbo.sampling.evidence import LogWeights
 from relbo.sampling.findings import Finding
 
 MAX_WEIGHT_ERROR = 0.05
-"""The largest standard error of a mode's weight that is trusted."""
+"""The largest error of a mode's weight that is trusted."""
+MIN_STAY = 0.8
+"""Modes are separate if this share of chains spends this share of its draws in one of them."""
+MAX_ELSEWHERE = 0.5
+"""If a larger share of the draws of a mode's chains is in another mode, it is none."""
 
 
 class Mode(NamedTuple):
     """The draws of one mode, and its share of the posterior."""
 
     normal: WhiteningNormal
+    """Fitted to the draws."""
     chains: ChainDraws
+    ends: Float[np.ndarray, "n d"]
+    """Where the annealed paths ended."""
     weights: LogWeights
     """Of annealed paths; paths that ended in another mode have no weight."""
     findings: list[Finding]
 
 
-def nearest_mode(
-    points: Float[np.ndarray, "n d"], modes: list[WhiteningNormal]
-) -> Int[np.ndarray, " n"]:
-    """Returns the mode that each point most likely belongs to."""
-    size = points.shape[1]
-    # With the tails of a Student t, since a mode may be wider than its normal.
-    values = [
-        -0.5 * (size + 5) * np.log1p(np.sum(mode.pull(points) ** 2, 1) / 5) - mode.log_det
-        for mode in modes
+def with_own_weights(modes: list[Mode]) -> list[Mode]:
+    """Removes the weights of paths that ended in another mode."""
+    nearest = lambda mode: nearest_mode(mode.ends, [one.normal for one in modes])
+    owns = lambda k, mode: np.where(nearest(mode) == k, mode.weights.forward, -np.inf)
+    return [
+        mode._replace(weights=mode.weights._replace(forward=owns(k, mode)))
+        for k, mode in enumerate(modes)
     ]
-    return np.argmax(values, 0)
 
 
 def are_separate(chains: ChainDraws, modes: list[WhiteningNormal]) -> bool:
-    """Whether no chain has moved from one mode to another."""
+    """Whether hardly any chain has moved from one mode to another."""
     size = chains.draws.shape[2]
     visited = nearest_mode(chains.draws.reshape(-1, size), modes)
     visited = visited.reshape(chains.draws.shape[:2])
-    return bool(np.all(visited == visited[0]) and len(np.unique(visited)) > 1)
+    shares = np.stack([np.mean(visited == mode, 0) for mode in range(len(modes))])
+    # A draw of a wide mode may be next to a narrow one.
+    stays = np.max(shares, 0) > MIN_STAY
+    homes = np.unique(np.argmax(shares, 0)[stays])
+    return bool(np.mean(stays) > MIN_STAY and len(homes) > 1)
 
 
 def mode_weights(modes: list[Mode]) -> tuple[Float[np.ndarray, " m"], Float[np.ndarray, " m"]]:
-    """Returns the share of each mode, with standard errors."""
-    top = max(float(np.max(mode.weights.forward)) for mode in modes)
-    weights = [np.exp(mode.weights.forward - top) for mode in modes]
-    masses = np.array([weight.mean() for weight in weights])
-    errors = np.array([weight.std(ddof=1) / len(weight) ** 0.5 for weight in weights])
-    total = masses.sum()
-    shares = masses / total
+    """Returns the share of each mode, with errors.
+
+    An error is the standard error, or a third of the distance between the shares by the
+    estimates from either side if that is clearly larger.
+    """
+    shares, errors = _shares([mode.weights.middle for mode in modes])
+    below, error_below = _shares([mode.weights.lower for mode in modes])
+    above, error_above = _shares([mode.weights.upper for mode in modes])
+    distance = np.abs(above - below) - 2 * np.hypot(error_below, error_above)
+    return shares, np.maximum(errors, distance / 3)
+
+
+def _shares(
+    log_masses: list[tuple[float, float]],
+) -> tuple[Float[np.ndarray, " m"], Float[np.ndarray, " m"]]:
+    """Returns shares of masses, given their logarithms with standard errors."""
+    values, relative = np.array(log_masses).T
+    masses = np.exp(values - np.max(values))
+    shares = masses / masses.sum()
     # The delta method: an error of one mass changes all shares.
-    slopes = (np.eye(len(masses)) - shares[:, None]) / total
+    slopes = np.eye(len(shares)) - shares[:, None]
+    errors = np.where(shares > 0, shares * np.where(shares > 0, relative, 0.0), 0.0)
     return shares, np.sqrt((slopes**2) @ errors**2)
 
 
 def total_weights(modes: list[Mode]) -> LogWeights:
     """Returns weights whose means are the sums of the modes' means."""
-    forward = np.concatenate([mode.weights.forward for mode in modes]) + np.log(len(modes))
+    parts = [mode.weights.without_lost_paths() for mode in modes]
+    forward = np.concatenate([part.forward for part in parts]) + np.log(len(modes))
     # The inverse weights of all draws average to 1 / Z if each mode has its share of them.
     shares, _ = mode_weights(modes)
     backward = [
-        mode.weights.backward - np.log(max(share, 1e-300))
-        for mode, share in zip(modes, shares, strict=True)
+        part.backward - np.log(max(share, 1e-300))
+        for part, share in zip(parts, shares, strict=True)
     ]
     number = np.maximum(1, np.round(shares * max(map(len, backward)))).astype(int)
     chosen = [part[:count] for part, count in zip(backward, number, strict=True)]
@@ -90,8 +112,7 @@ def combine(rng: np.random.Generator, modes: list[Mode]) -> tuple[ChainDraws, li
         ]
 
     first = modes[0].chains
-    names = ("draws", "score", "logdensity", "acceptance")
-    chains = first._replace(**{name: mixed(name) for name in names})
+    chains = first._replace(**{name: mixed(name) for name in PARTS})
     return chains, _findings(modes, shares, errors)
 
 
@@ -110,6 +131,8 @@ def _allotted(
 def _findings(
     modes: list[Mode], shares: Float[np.ndarray, " m"], errors: Float[np.ndarray, " m"]
 ) -> list[Finding]:
+    if len(modes) == 1:
+        return modes[0].findings
     listed = ", ".join(f"{s:.3f} ± {e:.3f}" for s, e in zip(shares, errors, strict=True))
     found = [
         Finding(

@@ -1,0 +1,40 @@
+"""What chains visited."""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+PARTS = ("draws", "score", "logdensity", "acceptance")
+"""The fields of `ChainDraws` that have a value for each draw."""
+
+
+class ChainDraws(NamedTuple):
+    """What the chains visited, in unconstrained space; the second axis is the chain."""
+
+    draws: Float[np.ndarray, "n c d"]
+    score: Float[np.ndarray, "n c d"]
+    """The score at the draws."""
+    logdensity: Float[np.ndarray, "n c"]
+    acceptance: Float[np.ndarray, "n c"]
+    step_size: float
+    num_superchains: int
+
+    def at(self, source: Int[np.ndarray, " m"]) -> "ChainDraws":
+        """Returns other draws in the places of these: those at positions in all of them."""
+        moved = lambda part: part.reshape(-1, *part.shape[2:])[source].reshape(part.shape)
+        return self._replace(**{name: moved(getattr(self, name)) for name in PARTS})
+
+    def thinned(self, length: int) -> "ChainDraws":
+        """Keeps `length` evenly spaced draws of each chain."""
+        number = len(self.draws)
+        kept = np.linspace(0, number - 1, min(length, number)).round().astype(int)
+        return self._replace(**{name: getattr(self, name)[kept] for name in PARTS})
+
+
+def joined(*parts: ChainDraws) -> ChainDraws:
+    """Joins runs of the same chains, one after another."""
+    if len(parts) == 1:
+        return parts[0]
+    both = lambda name: np.concatenate([getattr(part, name) for part in parts])
+    return parts[-1]._replace(**{name: both(name) for name in PARTS})
