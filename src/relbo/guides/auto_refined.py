@@ -29,8 +29,7 @@ from relbo.gaussian import DENSE_LIMIT
 from relbo.guides.bases import base_of, unconstrained
 from relbo.guides.bent_normal import AutoBentNormal
 from relbo.guides.refined_guide import AbstractRefinedGuide, chosen_refinement
-from relbo.guides.warm_start import can_start_warm, warm_params
-from relbo.problem import read
+from relbo.guides.warm_start import can_start_warm, density_of, warm_params
 from relbo.problem.call import Call
 from relbo.problem.logdensity import LogDensityModel
 from relbo.problem.numpyro import draw_key
@@ -206,8 +205,9 @@ class AutoRefined(AbstractRefinedGuide):
                 f"base: a warm start fits a normal, and {type(self.base).__name__} is none or "
                 "has plates of its own: use the default base"
             )
-        problem = read(self.model, args, kwargs)
-        return warm_params(fit_key, self, problem, params) or {}
+        problem = density_of(self.model, Call(args, kwargs))
+        found = None if problem is None else warm_params(fit_key, self, problem, params)
+        return found or {}
 
     def run_base(self, key: PRNGKeyArray, call: Call) -> dict[str, Sites]:
         return run(handlers.seed(self.base, key), call)
