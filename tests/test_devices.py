@@ -52,10 +52,10 @@ device_cases.strict()
 flops = []
 
 class Noted(TrainingLoop):
-    def _advance(self, num_iterations):
+    def _advance(self, num_iterations, deadline):
         compiled = self.program.chunk.lower(*self.inputs(num_iterations)).compile()
         flops.append(compiled.cost_analysis()["flops"])
-        return super()._advance(num_iterations)
+        return super()._advance(num_iterations, deadline)
 
 _fit.TrainingLoop = Noted
 rows = lambda mesh: device_cases.arrays_of(device_cases.fit_rows(mesh, num_iterations=100))

@@ -10,15 +10,16 @@ import pytest
 from numpyro.distributions import constraints
 
 import relbo
-from relbo.gaussian import WhiteningNormal, nearest_mode
 from relbo.sampling.chain_draws import ChainDraws
 from relbo.sampling.evidence import LogWeights
 from relbo.sampling.modes import (
     Mode,
+    WhiteningNormal,
     _allotted,
     are_separate,
     combine,
     mode_weights,
+    nearest_mode,
     total_weights,
     with_own_weights,
 )

@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from relbo.problem.problem import Site
 from relbo.sampling.chain_draws import ChainDraws
-from relbo.sampling.symmetries import findings_of_symmetry
+from relbo.sampling.symmetries import Site, findings_of_symmetry
 
 SITES = (Site("loading", (3,)), Site("score", (2,)), Site("scale", ()))
 

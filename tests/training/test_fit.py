@@ -129,11 +129,11 @@ def test_all_seeds_are_returned(two_seeds):
 
 def test_the_best_seed_has_the_lowest_loss(two_seeds):
     best = two_seeds.best_seed
-    assert best == np.argmin(two_seeds.seed_losses[:, -500:].mean(axis=1))
+    assert best == np.argmin(two_seeds.seed_losses[:, -1000:].mean(axis=1))
     assert f"seed {best} of 2" in two_seeds.message
     assert two_seeds.params["loc"] == two_seeds.seed_params["loc"][best]
     np.testing.assert_array_equal(two_seeds.losses, two_seeds.seed_losses[best])
-    assert two_seeds.final_loss == pytest.approx(two_seeds.losses[-500:].mean())
+    assert two_seeds.final_loss == pytest.approx(two_seeds.losses[-1000:].mean())
 
 
 def test_backing_off_lowers_the_rate_until_it_works(two_seeds):

@@ -24,7 +24,11 @@ from relbo.gaussian import (
 )
 from relbo.gaussian.moments import choose_parents
 from relbo.guides.bent_normal import AutoBentNormal
-from relbo.problem import Problem
+from relbo.problem import Problem, read
+from relbo.problem.call import Call
+from relbo.problem.plates import FixedMinibatch, ModelWithPlates
+from relbo.problem.refusals import SubsampledPlatesError
+from relbo.problem.traces import Model, has_local_sites, initial_run
 
 NUM_POINTS = 64
 NUM_DRAWS = 1024
@@ -43,6 +47,20 @@ def can_start_warm(guide: Any) -> bool:
     """Returns whether a guide has a normal base without plates of its own."""
     base = normal_base(guide)
     return base is not None and base.create_plates is None
+
+
+def density_of(model: Model, call: Call) -> Problem | None:
+    """Reads a model, with one minibatch if it subsamples its data; `None` if it cannot be."""
+    try:
+        return read(model, *call)
+    except SubsampledPlatesError:
+        if has_local_sites(initial_run(model, call)):
+            return None
+        # Its posterior has the right scales, and a mean that training corrects.
+        return density_of(ModelWithPlates(model, FixedMinibatch), call)
+    except ValueError:
+        # Free parameters or discrete sites: there is no density to fit.
+        return None
 
 
 def warm_params(

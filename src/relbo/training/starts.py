@@ -9,12 +9,7 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from relbo.core.checks import check_bool, check_integer
-from relbo.guides.warm_start import Values, can_start_warm, warm_params
-from relbo.problem import Problem, read
-from relbo.problem.call import Call
-from relbo.problem.plates import FixedMinibatch, ModelWithPlates
-from relbo.problem.refusals import SubsampledPlatesError
-from relbo.problem.traces import Model, has_local_sites, initial_run
+from relbo.guides.warm_start import Values, can_start_warm, density_of, warm_params
 from relbo.training.data import TrainingData
 from relbo.training.program import Program
 from relbo.training.update import InitialValues
@@ -63,7 +58,7 @@ def warm_values(
     """
     if not can_start_warm(program.guide):
         return {}
-    problem = _problem_of(program.model, data.first_call)
+    problem = density_of(program.model, data.first_call)
     if problem is None:
         return {}
     found = []
@@ -81,17 +76,3 @@ def warm_values(
             return {}
         found.append(values)
     return jax.tree.map(lambda *x: np.stack(x), *found)
-
-
-def _problem_of(model: Model, call: Call) -> Problem | None:
-    """Reads a model, with one minibatch if it subsamples its data; `None` if it cannot be."""
-    try:
-        return read(model, *call)
-    except SubsampledPlatesError:
-        if has_local_sites(initial_run(model, call)):
-            return None
-        # Its posterior has the right scales, and a mean that training corrects.
-        return _problem_of(ModelWithPlates(model, FixedMinibatch), call)
-    except ValueError:
-        # Free parameters or discrete sites: there is no density to fit.
-        return None
