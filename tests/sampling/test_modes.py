@@ -237,3 +237,14 @@ def test_a_spike_has_its_share_and_chains_stay_in_their_mode():
     # The slab has 0.5 % of its mass within 0.1, and the spike all of it.
     assert abs(np.mean(radius < 0.1) - 0.5025) < 0.03
     np.testing.assert_allclose(posterior.draws["x"].std(), 0.5**0.5, rtol=0.05)
+
+
+def test_modes_without_a_weight_are_never_trusted():
+    rng = np.random.default_rng(6)
+    nothing = LogWeights(np.full(640, -np.inf), np.full(640, np.inf))
+    modes = [mode._replace(weights=nothing) for mode in made_modes(rng, (0.3, 0.7))]
+    shares, errors = mode_weights(modes)
+    np.testing.assert_array_equal(shares, 0.5)
+    assert not np.any(errors <= 1.0)
+    _, (about_modes, *_) = combine(rng, modes)
+    assert about_modes.is_fatal

@@ -138,7 +138,7 @@ class Ensemble:
     def start_in(self, mode: WhiteningNormal, others: list[WhiteningNormal]) -> None:
         """Starts all chains in one mode; those that move to another one are moved back."""
         self.modes, self.normal, self.method = [mode], mode, self._first_method
-        self._other_modes = others
+        self._other_modes, self.elsewhere = others, 0.0
         self._log_step = np.log(0.9 * self.problem.size**-0.25)
         self.disperse()
 

@@ -71,6 +71,8 @@ def _shares(
 ) -> tuple[Float[np.ndarray, " m"], Float[np.ndarray, " m"]]:
     """Returns shares of masses, given their logarithms with standard errors."""
     values, relative = np.array(log_masses).T
+    if not np.isfinite(np.max(values)):
+        return np.full(len(values), 1 / len(values)), np.full(len(values), np.inf)
     masses = np.exp(values - np.max(values))
     shares = masses / masses.sum()
     # The delta method: an error of one mass changes all shares.
@@ -138,7 +140,7 @@ def _findings(
         Finding(
             f"The posterior has {len(modes)} separate modes. Each was sampled by its own "
             f"chains and weighed by its evidence: {listed}. The verdict is on the modes found.",
-            is_fatal=bool(np.max(errors) > MAX_WEIGHT_ERROR),
+            is_fatal=not bool(np.max(errors) <= MAX_WEIGHT_ERROR),
         )
     ]
     for index, mode in enumerate(modes):
