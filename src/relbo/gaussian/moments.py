@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 from relbo.gaussian.fisher import distance_from_white, low_rank_normal, normal_of_draws
 from relbo.gaussian.whitening import (
@@ -19,6 +19,9 @@ SIGNIFICANT = 5.0
 SMALLEST_SLOPE = 0.25
 """A dependence counts if it changes a log scale or a location by this much, in units of the
 standard deviations of parent and child."""
+SMALLEST_SUM = 0.6
+"""A parent of many counts if the sum of their squared slopes is this large, even if each is
+small: together its children hold it in its place."""
 MAX_DRAWS = 4096
 """The largest number of draws that is looked at."""
 MAX_CANDIDATES = 1000
@@ -110,7 +113,7 @@ def choose_parents(
         slopes = _slopes(clipped, log_scales)
         squares = clipped**2 - 1.0
         curves = _slopes(squares, locations)
-        found = np.stack([slopes.kept, curves.kept])
+        found = np.stack([slopes.kept_or_many, curves.kept])
         found[:, :, parents] = 0.0  # a parent depends on nobody
         found[:, np.arange(size), np.arange(size)] = 0.0
         energy = np.sum(found[0] ** 2 + 2 * found[1] ** 2, 1)
@@ -127,11 +130,21 @@ def choose_parents(
 
 class _Slopes(NamedTuple):
     value: Float[np.ndarray, "p d"]
-    is_clear: Bool[np.ndarray, "p d"]
+    error: Float[np.ndarray, "p d"]
 
     @property
     def kept(self) -> Float[np.ndarray, "p d"]:
-        return np.where(self.is_clear, self.value, 0.0)
+        """The slopes that count, and zeros."""
+        clear = np.abs(self.value) > np.maximum(SIGNIFICANT * self.error, SMALLEST_SLOPE)
+        return np.where(clear, self.value, 0.0)
+
+    @property
+    def kept_or_many(self) -> Float[np.ndarray, "p d"]:
+        """The slopes that count, and all those of a parent of many."""
+        squares = self.value**2 - self.error**2
+        np.fill_diagonal(squares, 0.0)
+        has_many = np.sum(squares, 1, keepdims=True) > SMALLEST_SUM
+        return np.where(has_many, self.value, self.kept)
 
 
 def _slopes(inputs: Float[np.ndarray, "n p"], outputs: Float[np.ndarray, "n d"]) -> _Slopes:
@@ -141,8 +154,7 @@ def _slopes(inputs: Float[np.ndarray, "n p"], outputs: Float[np.ndarray, "n d"])
     value = (inputs.T @ outputs) / squares[:, None]
     # Draws of a chain are correlated: four count as one.
     error = 2.0 * outputs.std(0) / np.sqrt(squares)[:, None]
-    clear = (np.abs(value) > SIGNIFICANT * error) & (np.abs(value) > SMALLEST_SLOPE)
-    return _Slopes(value, clear)
+    return _Slopes(value, error)
 
 
 def _log_scales(
@@ -169,7 +181,7 @@ def _with_parents(
     parent_factor = _factor(standard[:, parents] - parent_loc, is_dense)
     values = WhiteningNormal(parent_loc, parent_factor).pull(standard[:, parents])
     # The hinges are flat on the left, which should be where the children are narrow.
-    slopes = _slopes(values, _log_scales(standard, score)[:, children]).kept
+    slopes = _slopes(values, _log_scales(standard, score)[:, children]).value
     signs = np.where(slopes.sum(1) < 0, -1.0, 1.0)
     parent_factor = parent_factor * signs
     fit = _fit_children(standard[:, children], score[:, children], values * signs, is_dense)

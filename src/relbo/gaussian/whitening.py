@@ -72,6 +72,18 @@ class Dependence(NamedTuple):
         # Unused entries of `parents` repeat the first coordinate, with slopes of zero.
         return straight - slopes @ np.eye(white.shape[1])[self.parents]
 
+    def largest_change(self) -> float:
+        """Returns how much a log scale or a slope of a location changes along one parent.
+
+        It compares two standard deviations below its mean with two above.
+        """
+        size = self.curve.shape[0]
+        ends = 2.0 * np.eye(size)[np.asarray(self.parents)]
+        scales, shifts = zip(*(self._parts(values) for values in (-ends, ends)), strict=True)
+        _, middle = self._parts(np.zeros(size))
+        bends = 0.5 * (shifts[0] + shifts[1]) - middle
+        return float(max(np.max(np.abs(scales[1] - scales[0])), np.max(np.abs(bends))))
+
     def _parts(self, values: Any) -> tuple[Any, Any]:
         parents = values[..., self.parents]
         log_scales = scale_features(parents) @ self.log_scale.T

@@ -43,6 +43,8 @@ QUARTER_PERIOD = 1.5
 """A trajectory of this length forgets where a coordinate with standard deviation 1 was."""
 LENGTHENING = 1.6
 MAX_LENGTH = 16 * QUARTER_PERIOD
+NARROWING = 1.2
+"""A change of a log scale along a parent that makes a narrow place."""
 SLOW = 0.6
 """An autocorrelation of successive draws above which longer trajectories are tried."""
 
@@ -157,7 +159,7 @@ class Ensemble:
             shift = self.rewhiten(window_draws)
             rate = float(np.mean(window_draws.acceptance[length // 2 :]))
             near = abs(rate - self.method.target_acceptance) < 0.12
-            stable = window >= 2 and near and shift < self._noticeable_shift(length)
+            stable = window >= 2 and near and shift < self._noticeable_shift(window_draws)
             if stable or self.is_late():
                 break
         if stable and window_draws is not None:
@@ -165,11 +167,13 @@ class Ensemble:
         self._report("warm up", 1.0)
         return stable
 
-    def _noticeable_shift(self, length: int) -> float:
+    def _noticeable_shift(self, visited: ChainDraws) -> float:
         """Returns a change of the scales in a window that is more than noise."""
-        # Draws of a chain are correlated: four count as one.
-        noise = 2.0 / (length * self.num_chains) ** 0.5
-        return float(max(0.25, 1.3 * noise * (2 * np.log(2 * self.problem.size)) ** 0.5))
+        # Draws of a chain are correlated: at least four count as one.
+        independence = _independence(_largest_autocorrelation(visited.draws))
+        effective = np.clip(independence, 1 / 16, 1 / 4) * visited.logdensity.size
+        noise = (2 * np.log(2 * self.problem.size) / effective) ** 0.5
+        return float(max(0.25, 1.3 * noise))
 
     def _lengthen(self, visited: ChainDraws) -> None:
         """Makes trajectories longer while that makes draws less dependent than it costs.
@@ -267,8 +271,9 @@ class Ensemble:
 
     @property
     def has_narrow_places(self) -> bool:
-        """Whether some scales depend on where a chain is."""
-        return bool(self.normal.parents)
+        """Whether some scales depend strongly on where a chain is."""
+        dependence = self.normal.dependence
+        return dependence is not None and dependence.largest_change() > NARROWING
 
     def _affordable_length(self) -> int:
         """Returns how many iterations fit into the time that is left, as far as is known."""

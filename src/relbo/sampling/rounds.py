@@ -9,7 +9,12 @@ from jaxtyping import Float
 
 from relbo.gaussian import WhiteningNormal, is_apart
 from relbo.sampling.chain_draws import ChainDraws, joined
-from relbo.sampling.diagnostics import convergence, effective_sample_size, rejected_in_tails
+from relbo.sampling.diagnostics import (
+    chain_spread,
+    convergence,
+    effective_sample_size,
+    rejected_in_tails,
+)
 from relbo.sampling.ensemble import Ensemble
 from relbo.sampling.evidence import LogWeights, weigh
 from relbo.sampling.findings import (
@@ -31,11 +36,15 @@ from relbo.sampling.symmetries import findings_of_symmetry
 
 MAX_EXAMINED = 500
 """The largest number of coordinates whose convergence decides how long to run."""
+MAX_RANKED_LENGTH = 128
+"""The largest number of draws of each chain whose ranks are compared."""
+NUM_SLOWEST = 12
+"""Coordinates whose effective draws are counted, of those whose chains differ most."""
 MIN_LENGTH = 16
 """Iterations of each chain, whatever number of draws is asked for."""
 MIN_EVIDENCE_DRAWS = 640
 """Annealed draws that weigh a mode."""
-MAX_ROUNDS = 6
+MAX_ROUNDS = 8
 """Attempts to get good draws."""
 MAX_REJECTED = 0.15
 """The largest share of rejected steps in a narrow place for which steps are short enough."""
@@ -157,25 +166,30 @@ def sample_until_good(ensemble: Ensemble, num_draws: int) -> tuple[ChainDraws, l
     wanted = 0.5 * length * ensemble.num_chains
     chains, before = ensemble.sample(max(length, MIN_LENGTH)), None
     found: list[Finding] = []
-    rejected = 0.0
+    rejected, can_be_joined = 0.0, False
     for turn in range(MAX_ROUNDS):
         found = _examine(ensemble, chains)
         is_fine = not found and _agree(ensemble, chains)
         if ensemble.has_narrow_places:
             found += _compare(ensemble, before, chains)
+        if before is not None and can_be_joined and is_fine and not found:
+            chains, can_be_joined = joined(before, chains), False
         rejected = float(np.max(rejected_in_tails(_some(chains), chains.acceptance.T)))
         is_stuck = rejected > MAX_REJECTED
-        effective = _effective(ensemble, chains)
+        effective = _effective(chains)
         is_good = is_fine and not found and not is_stuck
         is_last = turn == MAX_ROUNDS - 1 or ensemble.is_late()
         if (is_good and effective >= wanted) or is_last:
             break
         missing = 1.2 * wanted / effective - 1.0
-        if is_good and 4 * effective > wanted:
+        # Coordinates that were fitted twice are hardly better the third time.
+        if is_good and (4 * effective > wanted or turn > 1):
             more = int(np.ceil(len(chains.draws) * np.clip(missing, 0.25, 16)))
             chains = joined(chains, ensemble.sample(more))
         else:
             before = chains
+            # A run that disagrees with the one before it may agree with the next.
+            can_be_joined = is_fine and not is_stuck and 4 * effective > wanted
             ensemble.rewhiten(chains)
             # A neck may be cut off at a depth that depends on the step: compare with smaller.
             is_first_comparison = turn == 0 and ensemble.has_narrow_places
@@ -184,7 +198,8 @@ def sample_until_good(ensemble: Ensemble, num_draws: int) -> tuple[ChainDraws, l
             ensemble.tune_step()
             # Visits to narrow places are rare and long.
             least = 4 if is_stuck else 2
-            chains = ensemble.sample(int(np.ceil(length * np.clip(missing, least, 16))))
+            most = 16 if ensemble.has_narrow_places else 4
+            chains = ensemble.sample(int(np.ceil(length * np.clip(missing, least, most))))
     if rejected > MAX_TRUSTED_REJECTED:
         found.append(finding_of_necks(rejected))
     return chains.thinned(length), found
@@ -192,11 +207,18 @@ def sample_until_good(ensemble: Ensemble, num_draws: int) -> tuple[ChainDraws, l
 
 def _agree(ensemble: Ensemble, chains: ChainDraws) -> bool:
     """Whether the chains have forgotten where they started."""
-    return bool(np.max(convergence(_some(chains), ensemble.num_superchains)) < 1.01)
+    # Between neighbouring draws chains forget little, and ranks take long.
+    some = _some(chains.thinned(MAX_RANKED_LENGTH))
+    return bool(np.max(convergence(some, ensemble.num_superchains)) < 1.01)
 
 
-def _effective(ensemble: Ensemble, chains: ChainDraws) -> float:
-    return float(np.nanmin(effective_sample_size(_some(chains)), initial=np.inf))
+def _effective(chains: ChainDraws) -> float:
+    """Returns the effective number of draws of the slowest coordinate."""
+    draws = _some(chains)
+    slow = np.zeros(draws.shape[2], bool)
+    for values in (draws, (draws - draws.mean((0, 1))) ** 2):
+        slow[np.argsort(-chain_spread(values))[:NUM_SLOWEST]] = True
+    return float(np.nanmin(effective_sample_size(draws[..., slow]), initial=np.inf))
 
 
 def _some(chains: ChainDraws) -> Float[np.ndarray, "chains draws d"]:
