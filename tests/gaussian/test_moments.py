@@ -11,12 +11,12 @@ SD = 1.35
 SEEDS = range(5)
 
 
-def funnel(rng, num_children, number=NUMBER):
-    """z1 ~ N(0, 1.35), all others ~ N(0, exp z1)."""
-    log_scale = SD * rng.normal(size=(number, 1))
+def funnel(rng, num_children, number=NUMBER, sd=SD):
+    """z1 ~ N(0, sd), all others ~ N(0, exp z1)."""
+    log_scale = sd * rng.normal(size=(number, 1))
     children = np.exp(log_scale) * rng.normal(size=(number, num_children))
     standard = children * np.exp(-log_scale)
-    of_parent = -log_scale / SD**2 + np.sum(standard**2 - 1.0, 1, keepdims=True)
+    of_parent = -log_scale / sd**2 + np.sum(standard**2 - 1.0, 1, keepdims=True)
     score = np.concatenate([of_parent, -standard * np.exp(-log_scale)], 1)
     return np.concatenate([log_scale, children], 1), score
 
@@ -106,6 +106,25 @@ def test_a_few_draws_of_a_correlated_normal_show_no_parents(seed):
     root = np.eye(8) + 0.5 * rng.normal(size=(8, 8))
     points = rng.normal(size=(120, 8)) @ root.T
     assert fitted(points, -points @ np.linalg.inv(root @ root.T)).parents == []
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_parent_of_many_is_found_though_each_depends_little(seed):
+    few, many = (funnel(np.random.default_rng(seed), k, sd=0.2) for k in (3, 80))
+    assert fitted(*few).parents == []
+    normal = fitted(*many)
+    assert normal.parents == [0]
+    # All children together show a slope that none of them would.
+    slopes = normal.dependence.log_scale[1:, :1]
+    np.testing.assert_allclose(np.abs(slopes).mean(), 0.2, atol=0.05)
+
+
+def test_a_funnel_is_narrower_than_a_parent_of_many():
+    rng = np.random.default_rng(0)
+    normals = [fitted(*funnel(rng, number, sd=sd)) for number, sd in ((9, SD), (80, 0.2))]
+    # The log scale changes by the slope times four standard deviations.
+    changes = [normal.dependence.largest_change() for normal in normals]
+    np.testing.assert_allclose(changes, [4 * SD, 4 * 0.2], rtol=0.3)
 
 
 @pytest.mark.parametrize("side", [-1.0, 1.0])
