@@ -22,5 +22,5 @@ def test_the_slowest_of_many_coordinates_counts(slow):
     values = np.zeros((LENGTH, NUM_CHAINS))
     chains = ChainDraws(draws, draws, values, values, 0.1, 4)
     by_coordinate = effective_sample_size(np.swapaxes(draws, 0, 1))
-    assert by_coordinate.min() < 0.5 * np.median(by_coordinate)
-    assert _effective(chains) == by_coordinate.min()
+    assert by_coordinate.min() < 0.2 * np.median(by_coordinate)
+    assert _effective(chains) == pytest.approx(by_coordinate.min())
