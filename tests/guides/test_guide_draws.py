@@ -53,7 +53,7 @@ def test_median_and_quantiles(fitted):
     np.testing.assert_allclose(middle, median["weights"], rtol=1e-5)
     assert jnp.all((low < middle) & (middle < high))
     np.testing.assert_allclose(median["weights"], [1.0, -0.5], atol=0.3)
-    assert set(median) == {"weights", "scale"}
+    assert set(median) == {"weights", "scale", "norm"}
 
 
 def test_predictive_of_numpyro(fitted):
@@ -64,9 +64,8 @@ def test_predictive_of_numpyro(fitted):
     predicted = Predictive(regression, latents)(jr.key(1), FEATURES)
     assert predicted["y"].shape == (7, 12)
     # The guide needs the data, which the predictions must not see.
-    conditioned = Predictive(
-        regression, guide=lambda *_: guide(FEATURES, LABELS), params=params, num_samples=50
-    )
+    kept = guide.with_data(FEATURES, LABELS)
+    conditioned = Predictive(regression, guide=kept, params=params, num_samples=50)
     predicted = conditioned(jr.key(1), FEATURES)["y"]
     assert predicted.shape == (50, 12)
     assert jnp.corrcoef(jnp.mean(predicted, 0), LABELS)[0, 1] > 0.9

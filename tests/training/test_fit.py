@@ -53,9 +53,7 @@ def test_reaches_the_evidence_and_the_posterior(guide):
     if guide is own_guide:
         found = trained.params["loc"], trained.params["scale"]
     else:
-        draws = trained.guide.sample_posterior(
-            jr.key(1), trained.params, Y, sample_shape=(4000,)
-        )["mean"]
+        draws = trained.guide.sample_posterior(1, trained.params, sample_shape=(4000,))["mean"]
         found = draws.mean(), draws.std()
     assert abs(found[0] - mean) < 0.1 * sd
     assert abs(np.log(found[1] / sd)) < 0.1
@@ -290,6 +288,18 @@ def test_a_further_fit_compiles_nothing(guide, compilations):
     assert compilations == []
     assert second.losses[-1] != first.losses[-1]
     assert abs(second.final_loss + closed_form(Y + 1.0)[2]) < 0.1
+
+
+def test_each_fit_keeps_its_own_data():
+    fits = [fit(REFINED, y, num_iterations=100) for y in (Y, Y + 5.0)]
+    again = fit(fits[0].guide, Y + 5.0, num_iterations=100)
+    draw = lambda one, *data: one.guide.sample_posterior(jr.key(0), fits[0].params, *data)
+    assert draw(fits[0])["mean"] == draw(fits[0], Y)["mean"]
+    assert draw(fits[1])["mean"] == draw(again)["mean"] == draw(fits[0], Y + 5.0)["mean"]
+    assert draw(fits[0])["mean"] < draw(fits[1])["mean"]
+    # A minibatch is not the data set.
+    part = fit_minibatches(guide=fits[0].guide, num_iterations=100)
+    assert part.guide is REFINED
 
 
 def bounded(y):

@@ -102,6 +102,8 @@ def log_evidence(
     """
     params = params or {}
     problem = read(model, args, kwargs, params=params)
+    if isinstance(guide, AbstractRefinedGuide):
+        guide = guide.without_data()  # the same object after each fit, compiled once
     if isinstance(settings, AnnealingSettings):
         form = None if guide is None else _refined_form(guide, model, problem, params)
         log_weights = _with_data(

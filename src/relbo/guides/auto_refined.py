@@ -32,11 +32,11 @@ from relbo.guides.refined_guide import AbstractRefinedGuide, chosen_refinement
 from relbo.guides.warm_start import can_start_warm, density_of, warm_params
 from relbo.problem.call import Call
 from relbo.problem.logdensity import LogDensityModel
-from relbo.problem.numpyro import draw_key
 from relbo.problem.refusals import (
     refuse_ambiguous_plates,
     refuse_discrete,
     refuse_dynamic_supports,
+    refuse_hidden,
     refuse_without_latents,
 )
 from relbo.problem.traces import (
@@ -140,6 +140,7 @@ class AutoRefined(AbstractRefinedGuide):
         refuse_without_latents(runs[0])
         refuse_dynamic_supports(*runs)
         refuse_ambiguous_plates(runs[0])
+        refuse_hidden(self.model, call)
         is_local = has_local_sites(runs[0])
         self._subsampling = subsampling(*runs)
         if self._chooses_base:
@@ -148,7 +149,8 @@ class AutoRefined(AbstractRefinedGuide):
                 self.base = self._make_base(kind)
         try:
             with handlers.block():
-                handlers.seed(self.base, draw_key())(*args, **kwargs)
+                # With the keys of the caller: the base starts where it would without steps.
+                self.base(*args, **kwargs)
         except ValueError as error:
             if "local latent variables" not in str(error):
                 raise

@@ -1,11 +1,10 @@
-"""The common part of refined NumPyro guides."""
+"""Refined NumPyro guides: draws, chains and quantiles."""
 
 import copy
 import math
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import equinox as eqx
@@ -13,141 +12,26 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, PRNGKeyArray, PyTree, Scalar
-from numpyro import handlers
-from numpyro.infer.autoguide import AutoGuide
 
 from relbo.core.accounts import ChangeOfVariablesAccount
 from relbo.core.checks import check_instance
-from relbo.core.coordinates import LogDensity
-from relbo.core.draws import Refined
 from relbo.core.kernels import AbstractKernel
-from relbo.core.loop import RESULTS
 from relbo.core.random import KeyLike, as_key
 from relbo.core.refinement import Refinement
-from relbo.core.validity import Bound, Subsampling, bound
-from relbo.guides.bases import Start, start_of
-from relbo.guides.sites import (
-    FiniteGradients,
-    add_log_q,
-    sample_sites,
-    sampler_from_sites,
-    with_finite_gradients,
-)
+from relbo.guides.refined_program import AbstractRefinedProgram, numbers_for
+from relbo.guides.sites import sampler_from_sites
 from relbo.problem.call import Call
-from relbo.problem.numpyro import (
-    constrain_site,
-    deterministic_values,
-    draw_key,
-    fresh,
-    logdensity,
-    outer_values,
-    substituted,
-)
+from relbo.problem.numpyro import deterministic_values, draw_key, fresh, substituted
 from relbo.problem.refusals import refuse_incomplete_call
-from relbo.problem.traces import Model, Sites, has_local_sites, latent_names, moved_dimension
+from relbo.problem.traces import has_local_sites
 
 
-class AbstractRefinedGuide(AutoGuide):
-    """A guide that runs a base guide, refines its draw and shows the result to NumPyro."""
-
-    refinement: Refinement
-    prefix: str
-    model: Model
-    freeze_model: bool = False
-    """Whether the model's parameters are constants in the steps; see `refine`."""
-    _forward_mode_differentiation: bool = False
-    _has_density: bool
-    _subsampling: Subsampling
-
-    @abstractmethod
-    def run_base(self, key: PRNGKeyArray, call: Call) -> dict[str, Sites]:
-        """Returns the trace of one run of the base guide."""
-
-    @abstractmethod
-    def unpack(self, position: PyTree) -> dict[str, Array]:
-        """Maps a position of the kernel to unconstrained values by site."""
-
-    @abstractmethod
-    def distributions(self, trace: dict[str, Sites]) -> dict[str, Any]:
-        """Returns distributions over unconstrained values, from a run of the base guide."""
+class AbstractRefinedGuide(AbstractRefinedProgram):
+    """A guide that refines the draws of a base guide, and can be drawn from."""
 
     @abstractmethod
     def at_full_size(self) -> "AbstractRefinedGuide":
         """Returns a guide that draws all local values, whatever the size of a minibatch."""
-
-    @property
-    def bound(self) -> Bound:
-        """Whether the ELBO of this guide is a lower bound on the evidence, and why.
-
-        All values of a minibatch are taken to move together; under `PointwiseELBO` only those
-        of one data point do.
-        """
-        return bound(
-            self.refinement.kernel,
-            self.refinement.account,
-            self.refinement.num_steps,
-            dimension=moved_dimension(self.prototype),
-            subsampling=self._subsampling,
-            base_has_density=self._has_density,
-        )
-
-    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Array]:
-        call = Call(args, kwargs)
-        if self.prototype_trace is None:
-            self.set_up(*args, **kwargs)
-        sampler, is_substituted = sampler_from_sites(self.refinement, self.prefix)
-        if sampler.kernel.interacting:
-            if is_substituted:
-                raise ValueError(
-                    f"particles of {type(sampler.kernel).__name__} move together, and this "
-                    "loss runs the guide for one at a time, which would silently make it SGD: "
-                    "use relbo.RefinedELBO(num_particles=K) as the loss and "
-                    "guide.sample_posterior for draws"
-                )
-            # An optimiser is being set up, which needs the parameters only.
-            sampler = Refinement(num_steps=0)
-        refined, start = self._refine(draw_key(), sampler, call)
-        add_log_q(f"{self.prefix}_log_q", start.scale * refined.log_q + start.fixed_log_q)
-        values = {**start.fixed, **self.unpack(refined.position)}
-        return sample_sites(self.prototype, values, start.plates)
-
-    def set_up(self, *args: Any, **kwargs: Any) -> None:
-        """Reads the model once; the first call of the guide does so too.
-
-        Args:
-            *args: the model's arguments.
-            **kwargs: the model's keyword arguments.
-        """
-        try:
-            self._setup_prototype(*args, **kwargs)
-        except Exception as error:
-            self.prototype_trace = None  # so that the next call is refused as well
-            if not isinstance(error, jax.errors.ConcretizationTypeError):
-                raise
-            raise ValueError(
-                "the guide sees its model for the first time inside jax.jit, and needs values "
-                "that are not known there: run svi.init, or the guide, outside of jax.jit once"
-            ) from error
-
-    def particles(
-        self, num_particles: int, *args: Any, **kwargs: Any
-    ) -> tuple[dict[str, Array], Scalar]:
-        """Returns the constrained values of K particles that move together, and their log q.
-
-        Where the kernel's particles do not interact, they are K independent draws.
-        """
-        call = Call(args, kwargs)
-        sampler, _ = sampler_from_sites(self.refinement, self.prefix)
-        numbers = _numbers(sampler, num_particles)
-        refined, start = self._refine(draw_key(), sampler, call, **numbers)
-        if start.fixed:
-            raise ValueError(
-                "interacting particles must move all latent sites, and the model subsamples "
-                f"a plate with local ones next to {sorted(start.fixed)}"
-            )
-        values, log_dets = jax.vmap(self._constrained)(refined.position)
-        total = sum(jnp.sum(log_det) for log_det in log_dets.values())
-        return values, start.scale * (jnp.sum(refined.log_q) - total)
 
     def sample_posterior(
         self,
@@ -243,7 +127,7 @@ class AbstractRefinedGuide(AutoGuide):
     def median(
         self, params: dict[str, PyTree], *args: Any, num_draws: int = 1000, **kwargs: Any
     ) -> dict[str, Array]:
-        """Estimates the medians of the refined guide from draws with a fixed key."""
+        """Estimates medians, also of deterministic sites, from draws with a fixed key."""
         return self.quantiles(params, 0.5, *args, num_draws=num_draws, **kwargs)
 
     def quantiles(
@@ -254,15 +138,16 @@ class AbstractRefinedGuide(AutoGuide):
         num_draws: int = 1000,
         **kwargs: Any,
     ) -> dict[str, Array]:
-        """Estimates quantiles, along the first axis, from draws with a fixed key."""
+        """Estimates quantiles, along the first axis, from draws with a fixed key.
+
+        Those of a deterministic site are quantiles of its own draws. NumPyro's guides return
+        its value at the quantiles of the latent sites, which differs where it is not monotone.
+        """
         draws = self.sample_posterior(
             jr.key(0), params, *args, sample_shape=(num_draws,), **kwargs
         )
         levels = jnp.asarray(quantiles)
-        return {
-            name: jnp.quantile(draws[name], levels, axis=0)
-            for name in latent_names(self.prototype)
-        }
+        return {name: jnp.quantile(draw, levels, axis=0) for name, draw in draws.items()}
 
     def share_folded(
         self,
@@ -290,7 +175,7 @@ class AbstractRefinedGuide(AutoGuide):
 
         def folded() -> Scalar:
             sampler, _ = sampler_from_sites(longer.refinement, longer.prefix)
-            numbers = _numbers(sampler, num_draws)
+            numbers = numbers_for(sampler, num_draws)
             refined, _ = longer._refine(draw_key(), sampler, call, **numbers)
             total = sum(leaf.size for leaf in jax.tree.leaves(refined.position))
             account, dimension = sampler.account, total // refined.one_to_one.size
@@ -304,17 +189,6 @@ class AbstractRefinedGuide(AutoGuide):
             return jnp.mean(~refined.one_to_one)
 
         return _compiled(folded, rng_key, params)
-
-    def check_ready(self) -> None:
-        """Raises `ValueError` where the guide has not seen its model."""
-        if self.prototype_trace is None:
-            raise ValueError("the guide has not seen its model yet: train it first")
-
-    @property
-    def prototype(self) -> dict[str, Sites]:
-        """The trace of the model that the guide was set up with."""
-        self.check_ready()
-        return self.prototype_trace or {}
 
     def _draw(
         self, key: PRNGKeyArray, params: dict[str, PyTree], number: int, call: Call
@@ -342,56 +216,9 @@ class AbstractRefinedGuide(AutoGuide):
 
     def _complete_call(self, params: dict[str, PyTree], args: tuple, kwargs: dict) -> Call:
         """Returns the arguments of the model, refused if the steps need more than these."""
-        call = Call(args, kwargs)
+        call = self._call_with_data(args, kwargs)
         refuse_incomplete_call(self.model, self.prototype, params, call)
         return call
-
-    def _constrained(self, position: PyTree) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Returns the constrained values of a position, and log abs det, by site."""
-        free = self.unpack(position)
-        found = {name: constrain_site(self.prototype[name], free[name]) for name in free}
-        values = {name: value for name, (value, _) in found.items()}
-        return values, {name: log_det for name, (_, log_det) in found.items()}
-
-    def _refine(
-        self, key: PRNGKeyArray, sampler: Refinement, call: Call, **numbers: int
-    ) -> tuple[Refined, Start]:
-        base_key, model_key, refine_key = jr.split(key, 3)
-        if not self._forward_mode_differentiation:
-            sampler = with_finite_gradients(sampler)
-        start = self.start(base_key, call)
-        logdensity_fn = self._density(start, call, model_key)
-        refined = sampler(refine_key, start.base, logdensity_fn, **numbers)
-        # The log q of a walk that failed is not that of any density: its weight is zero, as in
-        # `refined_objective`, and an ELBO that contains one is minus infinity.
-        log_q = jnp.where(refined.result == RESULTS.successful, refined.log_q, jnp.inf)
-        return refined._replace(log_q=log_q), start
-
-    def _density(self, start: Start, call: Call, key: PRNGKeyArray) -> LogDensity:
-        """Returns the log density that the kernel climbs."""
-        outer = outer_values(self.prototype)
-        if self.freeze_model:
-            outer = jax.lax.stop_gradient(outer)
-        elif not self._forward_mode_differentiation:
-            outer = with_finite_gradients(outer)
-        given = {**outer, **start.plates}
-
-        def logdensity_fn(position: PyTree) -> Scalar:
-            values = {**start.fixed, **self.unpack(position)}
-            # A local value stands for `scale` data points in the ELBO, but for one data point
-            # in its own posterior.
-            return logdensity(self.model, call, key, values, given) / start.scale
-
-        return logdensity_fn
-
-    def start(self, key: PRNGKeyArray, call: Call) -> Start:
-        """Runs the base guide once."""
-        run_key, fixed_key = jr.split(key)
-        # NumPyro sees the parameters and plates of the base, but not its draws.
-        with handlers.block(hide_fn=lambda site: site["type"] not in ("param", "plate")):
-            with nullcontext() if self._forward_mode_differentiation else FiniteGradients():
-                trace = self.run_base(run_key, call)
-        return start_of(trace, self.distributions(trace), self.unpack, fixed_key)
 
 
 def _compiled(function: Callable[[], Any], key: KeyLike, params: dict[str, PyTree]) -> Any:
@@ -402,11 +229,6 @@ def _compiled(function: Callable[[], Any], key: KeyLike, params: dict[str, PyTre
             return function()
 
     return eqx.filter_jit(run)(as_key(key), params)
-
-
-def _numbers(sampler: Refinement, number: int) -> dict[str, int]:
-    """Returns the arguments of a refinement for a number of particles or independent draws."""
-    return {"num_particles" if sampler.kernel.interacting else "num_draws": number}
 
 
 def chosen_refinement(

@@ -68,7 +68,8 @@ def sampler_from_sites(refinement: Refinement, prefix: str) -> tuple[Refinement,
     substituted = []
 
     def param(name: str, value: Any, constraint: Any) -> Any:
-        value = jnp.asarray(value)
+        # In the precision of this call: the guide may be older than `jax.enable_x64`.
+        value = jnp.asarray(value, float)
         found = numpyro.param(f"{prefix}_{name}", value, constraint=constraint)
         substituted.append(found is not value)
         return found

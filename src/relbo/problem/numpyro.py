@@ -1,6 +1,7 @@
 """The front end for NumPyro programs."""
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -29,6 +30,7 @@ from relbo.problem.refusals import (
     NEEDS_VALUES,
     refuse_discrete,
     refuse_free_parameters,
+    refuse_missing_data,
     refuse_subsampled,
     refuse_without_latents,
 )
@@ -36,6 +38,7 @@ from relbo.problem.simulation import Unobserved
 from relbo.problem.traces import (
     Model,
     Sites,
+    data_names,
     initial_run,
     is_observed,
     latent_names,
@@ -184,6 +187,7 @@ def logdensity(
     key: PRNGKeyArray,
     unconstrained: Position,
     given: dict[str, PyTree],
+    observed: Set[str] = frozenset(),
 ) -> Scalar:
     """Computes log p of a program at unconstrained latent values, including Jacobian terms.
 
@@ -194,14 +198,32 @@ def logdensity(
             same key gives the same minibatch.
         unconstrained: values of its latent sites.
         given: values of parameters, mutable state, plates' indices and fixed latent sites.
+        observed: the sites that must have data.
     """
     given = {
         n: fresh(value) if isinstance(value, dict) else value for n, value in given.items()
     }
     with handlers.block():
-        known = _KnownLatents(model, unconstrained.keys() | given.keys())
+        known = _KnownSites(model, unconstrained.keys() | given.keys(), observed)
         program = handlers.substitute(handlers.seed(known, key), data=given)
         return jnp.negative(potential_energy(program, call.args, call.kwargs, unconstrained))
+
+
+def has_data(model: Model, prototype: dict[str, Sites], call: Call) -> bool:
+    """Whether a call has all the data of the call that a guide was set up with."""
+    signature = inspect.signature(model)
+    signature.bind_partial(*call.args, **call.kwargs)
+    try:
+        signature.bind(*call.args, **call.kwargs)
+    except TypeError:
+        return False
+    found: set[str] = set()
+    visit = lambda: found.update(data_names(initial_run(model, call)))
+    try:
+        jax.eval_shape(visit)
+    except NEEDS_VALUES:
+        visit()
+    return data_names(prototype) <= found
 
 
 def deterministic_values(
@@ -225,12 +247,17 @@ def outer_values(trace: dict[str, Sites]) -> dict[str, PyTree]:
     Called where the guide runs, so that the optimiser substitutes the values it has now; the
     density that a kernel climbs must not use those of the first call.
     """
-    values = {}
+    states = {n: fresh(site["value"]) for n, site in trace.items() if site["type"] == "mutable"}
+    values = {name: mutable(name, state) for name, state in states.items()}
+    # An optimiser that is being set up passes the parameters of a guide on to the model, but
+    # not its state, and Flax's modules need both or none: the model makes its own.
+    is_new = any(values[name] is state for name, state in states.items())
     for name, site in trace.items():
         if site["type"] == "param":
-            values[name] = numpyro.param(name, _initial_value(site), **site["kwargs"])
-        elif site["type"] == "mutable":
-            values[name] = mutable(name, fresh(site["value"]))
+            first = _initial_value(site)
+            values[name] = (
+                first(None) if is_new else numpyro.param(name, first, **site["kwargs"])
+            )
     return values
 
 
@@ -263,21 +290,28 @@ def draw_key() -> PRNGKeyArray:
     return key
 
 
-class _KnownLatents(Messenger):
-    """Refuses a latent site without a value, which would silently be drawn from its prior."""
+class _KnownSites(Messenger):
+    """Refuses a run that silently lacks data.
 
-    def __init__(self, fn: Model, names: Set[str]):
+    A latent site without a value would be drawn from its prior, and without one of its observed
+    sites the density would be another one.
+    """
+
+    def __init__(self, fn: Model, latent: Set[str], observed: Set[str]):
         super().__init__(fn)
-        self.names = names
+        self.latent = latent
+        self.missing = set(observed)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        result = super().__call__(*args, **kwargs)
+        if self.missing:
+            refuse_missing_data(f"observed sites {sorted(self.missing)} are missing")
+        return result
 
     def process_message(self, msg: dict[str, Any]) -> None:
-        if msg["type"] != "sample" or msg["is_observed"] or msg["value"] is not None:
+        if msg["type"] != "sample":
             return
-        if msg["name"] not in self.names:
-            raise ValueError(
-                f"the model's site '{msg['name']}' is latent in this call, and was not when "
-                "the guide was set up. The steps inside climb the model's density and need its "
-                "data: pass what was passed for training. To predict without data, draw "
-                "first: Predictive(model, guide.sample_posterior(key, params, *data, "
-                "sample_shape=(n,)))"
-            )
+        if msg["is_observed"]:
+            self.missing.discard(msg["name"])
+        elif msg["value"] is None and msg["name"] not in self.latent:
+            refuse_missing_data(f"site '{msg['name']}' is latent")

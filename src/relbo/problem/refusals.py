@@ -1,17 +1,21 @@
 """What relbo cannot infer, and what to do instead: one message for each case."""
 
+import copy
 import inspect
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
+from numpyro import handlers
+from numpyro.primitives import Messenger
 
 from relbo.problem.call import Call
 from relbo.problem.traces import (
     Model,
     Sites,
     discrete_latents,
+    initial_run,
     is_observed,
     latent_names,
 )
@@ -24,6 +28,12 @@ NEEDS_VALUES = (
     jax.errors.NonConcreteBooleanIndexError,
 )
 """Raised where a program needs the values of its arguments while JAX traces it."""
+
+
+_KEEP_DATA = (
+    "let the guide keep them, as relbo.fit does: guide = guide.with_data(*data). It then draws "
+    "without data and for new inputs"
+)
 
 
 def refuse_discrete(trace: dict[str, Sites]) -> None:
@@ -96,6 +106,23 @@ def refuse_dynamic_supports(one: dict[str, Sites], other: dict[str, Sites]) -> N
         )
 
 
+def refuse_hidden(model: Any, call: Call) -> None:
+    """Refuses latent sites that `handlers.block` hides and that are drawn from their priors."""
+    open_model = _without_blocks(model)
+    if open_model is model:
+        return
+    one, other = (initial_run(open_model, call, seed) for seed in (0, 1))
+    hidden = set(latent_names(one)) - set(initial_run(model, call))
+    drawn = [n for n in hidden if not jnp.array_equal(one[n]["value"], other[n]["value"])]
+    if drawn:
+        raise ValueError(
+            f"the latent sites {sorted(drawn)} are hidden from the guide, and the steps inside "
+            "would climb a density that draws them from their priors. Do not refine a part of "
+            "an AutoGuideList but the list: relbo.AutoRefined(model, base=guides), with "
+            "NumPyro's own guides in it"
+        )
+
+
 def refuse_ambiguous_plates(trace: dict[str, Sites]) -> None:
     """Refuses a plate name that is used for two different plates."""
     seen: dict[str, tuple[str, Any]] = {}
@@ -134,6 +161,14 @@ def refuse_mismatch(model: dict[str, Sites], guide: dict[str, Sites]) -> None:
             )
 
 
+def refuse_missing_data(what: str) -> None:
+    raise ValueError(
+        f"the model's {what} in this call, unlike when the guide was set up. The steps inside "
+        "climb the model's density and need its data: pass what was passed for training, or "
+        f"{_KEEP_DATA}"
+    )
+
+
 def refuse_incomplete_call(
     model: Model, prototype: dict[str, Sites], params: dict[str, PyTree], call: Call
 ) -> None:
@@ -143,7 +178,8 @@ def refuse_incomplete_call(
     except TypeError as error:
         raise TypeError(
             f"{error}: the steps inside the guide climb the model's density, so draws need its "
-            "arguments too; pass them after params"
+            "arguments too: pass them after params, or "
+            f"{_KEEP_DATA}"
         ) from error
     needed = [n for n, site in prototype.items() if site["type"] in ("param", "mutable")]
     missing = [name for name in needed if name not in params]
@@ -161,3 +197,17 @@ def _same_support(one: Sites, other: Sites) -> bool:
     if structure != other_structure:
         return False
     return all(bool(jnp.array_equal(a, b)) for a, b in zip(first, second, strict=True))
+
+
+def _without_blocks(model: Any) -> Any:
+    """Returns a model whose handlers hide no site."""
+    if not isinstance(model, Messenger):
+        return model
+    inner = _without_blocks(model.fn)
+    if isinstance(model, handlers.block):
+        return inner
+    if inner is model.fn:
+        return model
+    opened = copy.copy(model)
+    opened.fn = inner
+    return opened

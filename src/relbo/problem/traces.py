@@ -29,7 +29,7 @@ def initial_run(model: Model, call: Call, seed: int = 0) -> dict[str, Sites]:
     """
 
     def start(site: Sites) -> Any:
-        if is_latent(site) and not is_discrete(site):
+        if site["value"] is None and is_latent(site) and not is_discrete(site):
             return init_to_uniform(site)
         return None
 
@@ -44,6 +44,13 @@ def is_latent(site: Sites) -> bool:
 def is_observed(site: Sites) -> bool:
     """Whether a site has data; a factor has none."""
     return site["type"] == "sample" and site["is_observed"] and not is_factor(site)
+
+
+def data_names(trace: dict[str, Sites]) -> frozenset[str]:
+    """Returns the sites that bring data into a density: observed values and factors."""
+    return frozenset(
+        name for name, s in trace.items() if s["type"] == "sample" and s["is_observed"]
+    )
 
 
 def is_factor(site: Sites) -> bool:

@@ -16,6 +16,7 @@ from relbo._devices import spread_over
 from relbo._progress import progress_bar
 from relbo.core.checks import check_integer
 from relbo.core.random import as_key
+from relbo.guides.refined_guide import AbstractRefinedGuide
 from relbo.problem.call import checked_call
 from relbo.problem.traces import Model
 from relbo.training.checkpoints import Checkpoints, fingerprint, first_snapshot
@@ -91,14 +92,14 @@ def fit(
         ...     mean = numpyro.sample("mean", dist.Normal(0.0, 10.0))
         ...     numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
         >>> trained = fit(0, model, (jax.numpy.ones(10),))
-        >>> draws = trained.guide.sample_posterior(
-        ...     jax.random.key(1), trained.params, jax.numpy.ones(10), sample_shape=(100,)
-        ... )
+        >>> draws = trained.guide.sample_posterior(1, trained.params, sample_shape=(100,))
     """
     began = time.monotonic()
     _check_options(num_iterations, starts, stopping)
     deadline = np.inf if stopping.seconds is None else began + stopping.seconds
     keys = jr.split(as_key(key), starts.num_seeds)
+    if isinstance(guide, AbstractRefinedGuide):
+        guide = guide.without_data()
     given = laid_out(checked_call(args, kwargs), batch_size)
     bad_arguments = given.not_finite()
     spread = spread_over(mesh)
@@ -141,7 +142,11 @@ def fit(
             )
         loop = TrainingLoop(program, data, stream, rule, snapshot, checkpoints, report)
         end, is_late = loop.run(num_iterations, deadline)
-    return result_of(program, rule, end, is_late=is_late, bad_arguments=bad_arguments)
+    trained = result_of(program, rule, end, is_late=is_late, bad_arguments=bad_arguments)
+    if batch_size is None and isinstance(trained.guide, AbstractRefinedGuide):
+        call = given.layout.call.fill(given.arrays)
+        trained = trained._replace(guide=trained.guide.with_data(*call.args, **call.kwargs))
+    return trained
 
 
 @contextlib.contextmanager

@@ -22,6 +22,8 @@ class Fit(NamedTuple):
     losses: Float[np.ndarray, " n"]
     """One loss per iteration; infinite where an update was left out."""
     guide: Any
+    """The guide. A refined one keeps the data of the fit, so that its draws need none, unless
+    they were cut into minibatches; see `AutoRefined.with_data`."""
     num_iterations: int
     """Number of iterations that were run."""
     result: Result
