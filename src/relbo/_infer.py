@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 from relbo._devices import agreed, spread_over
 from relbo.core.random import KeyLike, as_key
 from relbo.problem import Problem, read
+from relbo.problem.call import Keywords, checked_call
 from relbo.problem.plates import (
     subsampled_plates,
     with_jax_arrays,
@@ -39,7 +40,7 @@ def infer(
     key: KeyLike,
     model: Any,
     args: tuple = (),
-    kwargs: dict[str, Any] | None = None,
+    kwargs: Keywords = None,
     *,
     guide: Any = None,
     num_draws: int = 4000,
@@ -68,7 +69,9 @@ def infer(
         key: a random key, or an integer seed.
         model: a NumPyro program; for a log density see `model_from_logdensity`, for discrete
             latent sites `collapse`.
-        args, kwargs: its arguments.
+        args, kwargs: its arguments: arrays, lists of numbers, or columns and frames of pandas,
+            polars or xarray. A frame in `args` is a matrix; as `kwargs`, its columns are the
+            keyword arguments.
         guide: a guide to train and start from instead, such as `relbo.AutoRefined(model)`.
         num_draws: number of draws to return.
         num_chains: number of chains; by default about 64.
@@ -91,6 +94,7 @@ def infer(
     """
     key, started = as_key(key), time.monotonic()
     check_sample_options(method, num_draws, num_chains, seconds)
+    args, kwargs = checked_call(args, kwargs)
     plates = subsampled_plates(model, args, kwargs)
     target = model
     if plates:

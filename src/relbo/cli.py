@@ -99,7 +99,7 @@ def _add_fit(commands: Any) -> None:
         type=_path,
         metavar="FILE",
         help="the model's arguments by name: a .json object, the arrays of an .npz or the "
-        "columns of a .csv; not needed if the model takes none",
+        "columns of a .csv or .parquet; not needed if the model takes none",
     )
     number = {"metavar": "N", "help": "default: %(default)s"}
     fit.add_argument(

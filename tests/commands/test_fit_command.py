@@ -3,6 +3,7 @@ import errno
 import json
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -345,7 +346,7 @@ def test_wrong_models_are_reported_in_one_line(
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("a.txt", "", "expected a .json, .npz or .csv file"),
+        ("a.txt", "", "expected a .json, .npz, .csv or .parquet file"),
         ("a.json", '{"x": [1, 2],', "a.json, line 1: not JSON"),
         ("a.json", "[1, 2]", "expected a JSON object"),
         ("a.json", "3", "got a single value"),
@@ -618,6 +619,35 @@ def test_csv_columns_are_read_by_name(tmp_path):
     np.testing.assert_array_equal(values["x"], [1.0, 2.5, -1000.0])
     path.write_text(f"x\n{10**30}\n")
     np.testing.assert_array_equal(read_data(path)["x"], [1e30])
+
+
+def test_parquet_columns_are_read_by_name(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "data.parquet"
+    write = lambda **columns: parquet.write_table(pyarrow.table(columns), path)
+    write(x=[1, 2], y=[0.5, 1.5])
+    values = read_data(path)
+    assert values["x"].dtype.kind == "i"
+    np.testing.assert_array_equal(values["y"], [0.5, 1.5])
+    write(x=[1, None])
+    with pytest.raises(InputError, match="'x' is missing in some rows"):
+        read_data(path)
+    write(city=["Oslo"])
+    with pytest.raises(InputError, match="'city' has 'Oslo' in it, which is not a number"):
+        read_data(path)
+    path.write_text("x,y")
+    with pytest.raises(InputError, match="not a Parquet file"):
+        read_data(path)
+
+
+def test_parquet_needs_pyarrow(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.delitem(sys.modules, "pyarrow.parquet", raising=False)
+    path = tmp_path / "data.parquet"
+    path.write_bytes(b"")
+    with pytest.raises(InputError, match=r"needs pyarrow \(pip install pyarrow\)"):
+        read_data(path)
 
 
 def test_npz_arrays_are_read_by_name(tmp_path):

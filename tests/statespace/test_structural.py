@@ -123,6 +123,21 @@ def test_the_forecast_has_one_component_per_draw(x64):
     np.testing.assert_allclose(forecast.loc[1], second.loc, rtol=1e-9)
 
 
+def test_a_series_may_be_a_list_or_a_column(x64):
+    pd = pytest.importorskip("pandas")
+    months = pd.period_range("2020-01", periods=len(SERIES), freq="M")
+    column = pd.Series(np.asarray(SERIES), months, name="sales")
+    draws = {name: value[None] for name, value in VALUES.items()}
+    forecast = lambda series: StructuralModel(4).forecast(draws, series, 2).loc
+    expected = forecast(SERIES)
+    for series in (column, column.tolist(), column.to_xarray()):
+        np.testing.assert_array_equal(forecast(series), expected)
+    with pytest.raises(ValueError, match=r"series: the column 'sales' has '.*' in it, which is"):
+        forecast(column.astype(str))
+    process = StructuralModel(4).process(VALUES, column)
+    assert process.forecast(column.tolist(), 2).loc.shape == (2,)
+
+
 @pytest.mark.parametrize(
     ("series", "message"),
     [

@@ -2,6 +2,7 @@
 
 import csv
 import difflib
+import importlib
 import inspect
 import json
 import math
@@ -14,16 +15,17 @@ from typing import Any
 import numpy as np
 
 from relbo.commands import InputError
+from relbo.problem.arrays import as_array
 
 Values = dict[str, Any]
 """Arrays and scalars by name."""
 
 
 def read_data(path: Path) -> Values:
-    """Reads a JSON object, the arrays of an npz file or the columns of a csv file by name."""
+    """Reads a JSON object, the arrays of an npz file or the columns of a table by name."""
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
-        raise InputError(f"{path}: expected a .json, .npz or .csv file")
+        raise InputError(f"{path}: expected a .json, .npz, .csv or .parquet file")
     if not os.path.isfile(path):
         raise InputError(f"{path}: no such file")
     try:
@@ -155,6 +157,26 @@ def _read_csv(path: Path) -> Values:
     return {name: _column(cells) for name, cells in zip(names, columns, strict=True)}
 
 
+def _read_parquet(path: Path) -> Values:
+    try:
+        parquet = importlib.import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise InputError(
+            f"{path}: reading Parquet needs pyarrow (pip install pyarrow)"
+        ) from error
+    try:
+        table = parquet.read_table(path)
+    except ValueError as error:
+        raise InputError(f"{path}: not a Parquet file ({error})") from error
+    for name in table.column_names:
+        if table[name].null_count:
+            raise InputError(f"{path}: '{name}' is missing in some rows; leave these out")
+    try:
+        return {name: as_array(f"{path}: '{name}'", table[name]) for name in table.column_names}
+    except ValueError as error:
+        raise InputError(str(error)) from error
+
+
 def _check_header(path: Path, names: list[str]) -> None:
     if all(map(_is_number, names)):
         raise InputError(f"{path}: the first line must name the columns")
@@ -210,4 +232,5 @@ _READERS: dict[str, Callable[[Path], Values]] = {
     ".json": _read_json,
     ".npz": _read_npz,
     ".csv": _read_csv,
+    ".parquet": _read_parquet,
 }

@@ -33,6 +33,7 @@ from relbo.evaluate.record import Evaluation
 from relbo.guides import AutoRefined, refine
 from relbo.guides.refined_guide import AbstractRefinedGuide
 from relbo.problem import Problem, read
+from relbo.problem.call import Keywords
 from relbo.problem.numpyro import logdensity, unconstrained_value
 from relbo.problem.refusals import NEEDS_VALUES
 from relbo.problem.simulation import refuse_factors, simulate
@@ -61,7 +62,7 @@ def log_evidence(
     key: KeyLike,
     model: Any,
     args: tuple = (),
-    kwargs: dict[str, Any] | None = None,
+    kwargs: Keywords = None,
     *,
     guide: Model | None = None,
     params: dict[str, PyTree] | None = None,
@@ -134,7 +135,7 @@ def bidirectional_evidence(
     key: KeyLike,
     model: Any,
     args: tuple = (),
-    kwargs: dict[str, Any] | None = None,
+    kwargs: Keywords = None,
     *,
     params: dict[str, PyTree] | None = None,
     num_simulations: int = 8,

@@ -20,7 +20,7 @@ from relbo.core.random import KeyLike, as_key
 from relbo.core.refinement import Refinement
 from relbo.guides.refined_program import AbstractRefinedProgram, numbers_for
 from relbo.guides.sites import sampler_from_sites
-from relbo.problem.call import Call
+from relbo.problem.call import Call, checked_call
 from relbo.problem.numpyro import deterministic_values, draw_key, fresh, substituted
 from relbo.problem.refusals import refuse_incomplete_call
 from relbo.problem.traces import has_local_sites
@@ -216,7 +216,7 @@ class AbstractRefinedGuide(AbstractRefinedProgram):
 
     def _complete_call(self, params: dict[str, PyTree], args: tuple, kwargs: dict) -> Call:
         """Returns the arguments of the model, refused if the steps need more than these."""
-        call = self._call_with_data(args, kwargs)
+        call = self._call_with_data(*checked_call(args, kwargs))
         refuse_incomplete_call(self.model, self.prototype, params, call)
         return call
 

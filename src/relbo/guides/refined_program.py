@@ -25,7 +25,7 @@ from relbo.guides.sites import (
     sampler_from_sites,
     with_finite_gradients,
 )
-from relbo.problem.call import Call
+from relbo.problem.call import Call, checked_call
 from relbo.problem.numpyro import (
     constrain_site,
     draw_key,
@@ -143,7 +143,7 @@ class AbstractRefinedProgram(AutoGuide):
             >>> predictions = predictive(key, new_x)
         """
         kept = copy.copy(self)
-        kept._data, kept._origin = Call(args, kwargs), self.without_data()
+        kept._data, kept._origin = checked_call(args, kwargs), self.without_data()
         return kept
 
     def without_data(self) -> "AbstractRefinedProgram":

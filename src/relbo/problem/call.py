@@ -1,9 +1,12 @@
 """The arguments of a program: arrays, which are traced, and everything else."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+
+from relbo.problem.arrays import Frame, columns_of, with_arrays
 
 
 class Call(NamedTuple):
@@ -13,19 +16,28 @@ class Call(NamedTuple):
     kwargs: dict[str, Any]
 
 
-def checked_call(args: tuple, kwargs: dict[str, Any] | None) -> Call:
-    """Checks the `args` and `kwargs` of a public function and returns them as a `Call`."""
+Keywords = Mapping[str, Any] | Frame | None
+"""Keyword arguments of a model, also as the columns of a frame."""
+
+
+def checked_call(args: tuple | list, kwargs: Keywords) -> Call:
+    """Checks the `args` and `kwargs` of a public function and returns them as a `Call`.
+
+    Lists of numbers, columns and frames become arrays.
+    """
     if not isinstance(args, tuple | list) or hasattr(args, "_fields"):
         raise ValueError(
             "args: expected a tuple of the model's positional arguments, got "
             f"{type(args).__name__}; write args=(y,)"
         )
-    if kwargs is not None and not isinstance(kwargs, dict):
+    if isinstance(kwargs, Frame):
+        kwargs = columns_of("kwargs", kwargs)
+    if kwargs is not None and not isinstance(kwargs, Mapping):
         raise ValueError(
             "kwargs: expected a dict of the model's keyword arguments, got "
             f'{type(kwargs).__name__}; write kwargs={{"y": y}}'
         )
-    return Call(tuple(args), dict(kwargs or {}))
+    return Call(with_arrays("args", tuple(args)), with_arrays("kwargs", dict(kwargs or {})))
 
 
 class ByIdentity:

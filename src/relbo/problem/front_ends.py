@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from jaxtyping import PyTree
 
+from relbo.problem.call import Keywords
 from relbo.problem.logdensity import LogDensityModel, read_logdensity
 from relbo.problem.numpyro import read_numpyro
 from relbo.problem.problem import Problem
@@ -14,7 +15,7 @@ class FrontEnd(NamedTuple):
     """A kind of model that can be read as a `Problem`."""
 
     accepts: Callable[[Any], bool]
-    read: Callable[[Any, tuple, dict[str, Any] | None, dict[str, PyTree]], Problem]
+    read: Callable[[Any, tuple, Keywords, dict[str, PyTree]], Problem]
     """Takes the model, its `args`, its `kwargs` and trained parameters."""
 
 
@@ -28,7 +29,7 @@ FRONT_ENDS = [
 def read(
     model: Any,
     args: tuple = (),
-    kwargs: dict[str, Any] | None = None,
+    kwargs: Keywords = None,
     *,
     params: dict[str, PyTree] | None = None,
 ) -> Problem:

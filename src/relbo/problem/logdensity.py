@@ -11,7 +11,7 @@ from jaxtyping import Array, PyTree, Scalar
 from numpyro.distributions import ImproperUniform, constraints
 from numpyro.infer import init_to_value
 
-from relbo.problem.call import checked_call
+from relbo.problem.call import Keywords, checked_call
 from relbo.problem.problem import AbstractProgram, Position, Problem, Site
 
 
@@ -97,7 +97,7 @@ class LogDensityProgram(AbstractProgram):
 def read_logdensity(
     model: LogDensityModel,
     args: tuple,
-    kwargs: dict[str, Any] | None,
+    kwargs: Keywords,
     params: dict[str, PyTree],
 ) -> Problem:
     """Reads a log density as a problem."""

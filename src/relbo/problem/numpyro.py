@@ -24,7 +24,7 @@ from numpyro.infer.util import (
 )
 from numpyro.primitives import Messenger, mutable
 
-from relbo.problem.call import Call, CallLayout, checked_call, split_call
+from relbo.problem.call import Call, CallLayout, Keywords, checked_call, split_call
 from relbo.problem.problem import AbstractProgram, Position, Problem, Site
 from relbo.problem.refusals import (
     NEEDS_VALUES,
@@ -114,7 +114,7 @@ class NumPyroProgram(AbstractProgram):
 
 
 def read_numpyro(
-    model: Model, args: tuple, kwargs: dict[str, Any] | None, params: dict[str, PyTree]
+    model: Model, args: tuple, kwargs: Keywords, params: dict[str, PyTree]
 ) -> Problem:
     """Reads a NumPyro model with its arguments as a problem, without running it.
 

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Int, PRNGKeyArray
 from numpyro.primitives import Messenger
 
-from relbo.problem.call import Call, checked_call, split_call
+from relbo.problem.call import Call, Keywords, checked_call, split_call
 from relbo.problem.front_ends import read
 from relbo.problem.refusals import (
     NEEDS_VALUES,
@@ -94,7 +94,7 @@ def with_stratified_minibatches(model: Model) -> ModelWithPlates:
     return ModelWithPlates(model, StratifiedMinibatches)
 
 
-def subsampled_plates(model: Any, args: tuple, kwargs: dict[str, Any] | None) -> list[str]:
+def subsampled_plates(model: Any, args: tuple, kwargs: Keywords) -> list[str]:
     """Returns the names of the plates that a model subsamples."""
     try:
         read(model, args, kwargs)
@@ -107,7 +107,7 @@ def subsampled_plates(model: Any, args: tuple, kwargs: dict[str, Any] | None) ->
 
 
 def with_whole_data(
-    model: Model, args: tuple, kwargs: dict[str, Any] | None, plates: list[str]
+    model: Model, args: tuple, kwargs: Keywords, plates: list[str]
 ) -> ModelWithPlates:
     """Returns the model with all of the data of its plates.
 
@@ -135,7 +135,7 @@ def with_whole_data(
     return whole
 
 
-def with_jax_arrays(args: tuple, kwargs: dict[str, Any] | None) -> Call:
+def with_jax_arrays(args: tuple, kwargs: Keywords) -> Call:
     """Returns arguments whose arrays can be indexed by the indices of a minibatch."""
     layout, arrays = split_call(checked_call(args, kwargs))
     return layout.fill(tuple(map(jnp.asarray, arrays)))

@@ -17,7 +17,7 @@ from relbo.core.random import KeyLike, as_key
 from relbo.gaussian import WhiteningNormal, normal_of_draws
 from relbo.guides.refined_guide import AbstractRefinedGuide
 from relbo.problem import Problem, read
-from relbo.problem.call import Call, checked_call
+from relbo.problem.call import Call, Keywords, checked_call
 from relbo.sampling.ensemble import Ensemble
 from relbo.sampling.findings import (
     Finding,
@@ -40,7 +40,7 @@ def sample(
     key: KeyLike,
     model: Any,
     args: tuple = (),
-    kwargs: dict[str, Any] | None = None,
+    kwargs: Keywords = None,
     *,
     guide: Any = None,
     params: dict[str, PyTree] | None = None,

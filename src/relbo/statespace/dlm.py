@@ -6,6 +6,7 @@ import jax.scipy.linalg as jsl
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
+from relbo.problem.arrays import DataLike, as_array
 from relbo.statespace.linear_gaussian import LinearGaussian
 from relbo.statespace.observations import check_values
 
@@ -137,7 +138,7 @@ def seasonal(period: int, scale: ArrayLike, *, initial_scale: ArrayLike = _WIDE)
 
 
 def regression(
-    covariates: ArrayLike, *, scale: ArrayLike = 0.0, initial_scale: ArrayLike = _WIDE
+    covariates: DataLike, *, scale: ArrayLike = 0.0, initial_scale: ArrayLike = _WIDE
 ) -> Block:
     """Returns coefficients of covariates, constant or as random walks.
 
@@ -146,7 +147,7 @@ def regression(
         scale: the standard deviation of the changes of a coefficient.
         initial_scale: that of the first coefficients, around zero.
     """
-    covariates = jnp.asarray(covariates, jnp.result_type(float))
+    covariates = jnp.asarray(as_array("covariates", covariates), jnp.result_type(float))
     if covariates.ndim != 2:
         raise ValueError(f"covariates: expected the shape [t, k], got {covariates.shape}")
     check_values("covariates", covariates, np.isfinite, "finite numbers")

@@ -12,6 +12,7 @@ from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray, Scalar
 from relbo.core.checks import check_integer
 from relbo.core.random import KeyLike, as_key
 from relbo.evaluate.forecasts import CategoricalForecast
+from relbo.problem.arrays import DataLike, as_array
 from relbo.statespace.forward import (
     filter_states,
     forecast_symbols,
@@ -92,7 +93,7 @@ class HiddenMarkov(eqx.Module):
     def num_symbols(self) -> int:
         return self.log_emission.shape[-1]
 
-    def log_likelihood(self, series: ArrayLike, mask: ArrayLike | None = None) -> Scalar:
+    def log_likelihood(self, series: DataLike, mask: ArrayLike | None = None) -> Scalar:
         """Returns log p(series), summed over all paths of the hidden state.
 
         It is NaN if a symbol is out of range inside a compiled function, where no error can be
@@ -100,16 +101,16 @@ class HiddenMarkov(eqx.Module):
         """
         return log_likelihood(*self._log_probs(series, mask))
 
-    def filter(self, series: ArrayLike, mask: ArrayLike | None = None) -> HiddenMarkovFiltered:
+    def filter(self, series: DataLike, mask: ArrayLike | None = None) -> HiddenMarkovFiltered:
         """Returns probabilities of the hidden state given the observations so far."""
         return HiddenMarkovFiltered(*filter_states(*self._log_probs(series, mask))[1])
 
-    def smooth(self, series: ArrayLike, mask: ArrayLike | None = None) -> Float[Array, "t k"]:
+    def smooth(self, series: DataLike, mask: ArrayLike | None = None) -> Float[Array, "t k"]:
         """Returns log p(z_t | the whole series)."""
         return smooth_states(*self._log_probs(series, mask))
 
     def forecast(
-        self, series: ArrayLike, num_steps: int, mask: ArrayLike | None = None
+        self, series: DataLike, num_steps: int, mask: ArrayLike | None = None
     ) -> CategoricalForecast:
         """Returns the probabilities of the symbols at each of the next steps.
 
@@ -135,13 +136,13 @@ class HiddenMarkov(eqx.Module):
         return _simulate(self, start_key, jr.split(path_key, num_steps))
 
     def _log_probs(
-        self, series: ArrayLike, mask: ArrayLike | None
+        self, series: DataLike, mask: ArrayLike | None
     ) -> tuple[Array, Array, Array]:
         """Returns log p(z_1), log p(z_{t+1} | z_t) and log p(x_t | z_t) of a series.
 
         The last one is zero where nothing was observed.
         """
-        series = jnp.asarray(series)
+        series = jnp.asarray(as_array("series", series))
         check_length(series)
         if series.ndim != 1:
             raise ValueError(f"series: expected the shape [t], got {series.shape}")

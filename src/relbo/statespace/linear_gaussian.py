@@ -11,6 +11,7 @@ from jaxtyping import Array, ArrayLike, Float, Scalar
 from relbo.core.checks import check_integer
 from relbo.core.random import KeyLike, as_key
 from relbo.evaluate.forecasts import NormalForecast
+from relbo.problem.arrays import DataLike, as_array
 from relbo.statespace.kalman import (
     LinearGaussianFiltered,
     LinearGaussianSimulated,
@@ -124,14 +125,12 @@ class LinearGaussian(eqx.Module):
     def num_observed(self) -> int:
         return self.observation.shape[-2]
 
-    def log_likelihood(self, series: ArrayLike, mask: ArrayLike | None = None) -> Scalar:
+    def log_likelihood(self, series: DataLike, mask: ArrayLike | None = None) -> Scalar:
         """Returns log p(series), with the path of the state integrated out exactly."""
         read, parts = self._prepare(series, mask)
         return self._nan_if_invalid(log_likelihood(self._start, parts, read))
 
-    def filter(
-        self, series: ArrayLike, mask: ArrayLike | None = None
-    ) -> LinearGaussianFiltered:
+    def filter(self, series: DataLike, mask: ArrayLike | None = None) -> LinearGaussianFiltered:
         """Returns moments of the state given the observations so far.
 
         It uses Joseph's form and keeps an uncertain first state apart, which keeps it accurate
@@ -140,9 +139,7 @@ class LinearGaussian(eqx.Module):
         read, parts = self._prepare(series, mask)
         return self._nan_if_invalid(kalman_filter(self._start, parts, read))
 
-    def smooth(
-        self, series: ArrayLike, mask: ArrayLike | None = None
-    ) -> LinearGaussianSmoothed:
+    def smooth(self, series: DataLike, mask: ArrayLike | None = None) -> LinearGaussianSmoothed:
         """Returns moments of the state given the whole series.
 
         The backward recursion of Bryson and Frazier inverts no matrix, so states may be known
@@ -157,7 +154,7 @@ class LinearGaussian(eqx.Module):
         return self._nan_if_invalid(kalman_smoother(self._start, parts, read))
 
     def forecast(
-        self, series: ArrayLike, num_steps: int, mask: ArrayLike | None = None
+        self, series: DataLike, num_steps: int, mask: ArrayLike | None = None
     ) -> NormalForecast:
         """Returns the predictive distribution of each of the next steps.
 
@@ -176,7 +173,7 @@ class LinearGaussian(eqx.Module):
         before, after = (parts.at(when) for when in (slice(length), slice(length, None)))
         steps = jnp.arange(num_steps)
         mean, variance = kalman_forecast(self._start, before, after, read, steps)
-        if jnp.ndim(series) == 1:
+        if jnp.ndim(as_array("series", series)) == 1:
             mean, variance = mean[:, 0], variance[:, 0]
         return NormalForecast(mean, self._nan_if_invalid(jnp.sqrt(variance)))
 
@@ -192,9 +189,9 @@ class LinearGaussian(eqx.Module):
         return self.initial_mean, self.initial_covariance
 
     def _prepare(
-        self, series: ArrayLike, mask: ArrayLike | None, num_ahead: int = 0
+        self, series: DataLike, mask: ArrayLike | None, num_ahead: int = 0
     ) -> tuple[Observations, Parts]:
-        series = jnp.asarray(series)
+        series = jnp.asarray(as_array("series", series))
         check_length(series)
         observed = observed_entries(series, mask)
         if series.ndim == 1 and self.num_observed == 1:

@@ -13,6 +13,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from relbo.core.parameters import is_traced
 from relbo.evaluate.forecasts import NormalMixtureForecast
+from relbo.problem.arrays import DataLike, as_array
 from relbo.statespace.distributions import LinearGaussianSeries
 from relbo.statespace.dlm import autoregression, dlm, local_linear_trend, regression, seasonal
 from relbo.statespace.linear_gaussian import LinearGaussian
@@ -75,18 +76,20 @@ class StructuralModel:
     def __init__(
         self,
         period: int | None = None,
-        covariates: ArrayLike | None = None,
+        covariates: DataLike | None = None,
         *,
         forgetting: bool = True,
     ):
         if period is not None and period < 2:
             raise ValueError(f"period: expected at least 2 steps, or None, got {period}")
         self.period = period
-        self.covariates = None if covariates is None else jnp.asarray(covariates)
+        self.covariates = (
+            None if covariates is None else jnp.asarray(as_array("covariates", covariates))
+        )
         self.forgetting = forgetting
 
-    def __call__(self, series: ArrayLike) -> None:
-        series = jnp.asarray(series)
+    def __call__(self, series: DataLike) -> None:
+        series = jnp.asarray(as_array("series", series))
         scale = self.scale_of(series)
         values = {
             name: numpyro.sample(name, prior) for name, prior in self._priors(scale).items()
@@ -94,13 +97,13 @@ class StructuralModel:
         process = self._process(values, scale)
         numpyro.sample("series", LinearGaussianSeries(process, len(series)), obs=series)
 
-    def scale_of(self, series: ArrayLike) -> SeriesScale:
+    def scale_of(self, series: DataLike) -> SeriesScale:
         """Returns the scale of the priors.
 
         Raises:
             ValueError: if the series is constant, all missing or too short.
         """
-        series = jnp.asarray(series)
+        series = jnp.asarray(as_array("series", series))
         check_length(series)
         if series.ndim != 1:
             raise ValueError(f"series: expected the shape [t], got {series.shape}")
@@ -127,12 +130,12 @@ class StructuralModel:
         length = jnp.full((), len(series), values.dtype)
         return SeriesScale(jnp.where(jnp.isnan(level), centre, level), spread, length, unit)
 
-    def process(self, values: Mapping[str, ArrayLike], series: ArrayLike) -> LinearGaussian:
+    def process(self, values: Mapping[str, ArrayLike], series: DataLike) -> LinearGaussian:
         """Returns the state-space model at given values of the sites."""
         return self._process(values, self.scale_of(series))
 
     def forecast(
-        self, draws: Mapping[str, ArrayLike], series: ArrayLike, num_steps: int
+        self, draws: Mapping[str, ArrayLike], series: DataLike, num_steps: int
     ) -> NormalMixtureForecast:
         """Returns the predictive distribution of each of the next steps, a mixture over draws.
 
@@ -142,7 +145,7 @@ class StructuralModel:
             num_steps: number of steps ahead.
         """
         scale = self.scale_of(series)
-        series = jnp.asarray(series)
+        series = jnp.asarray(as_array("series", series))
 
         @jax.jit
         def ahead(draws: dict[str, Array], series: Array, scale: SeriesScale) -> tuple:

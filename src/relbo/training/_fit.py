@@ -17,7 +17,7 @@ from relbo._progress import progress_bar
 from relbo.core.checks import check_integer
 from relbo.core.random import as_key
 from relbo.guides.refined_guide import AbstractRefinedGuide
-from relbo.problem.call import checked_call
+from relbo.problem.call import Keywords, checked_call
 from relbo.problem.traces import Model
 from relbo.training.checkpoints import Checkpoints, fingerprint, first_snapshot
 from relbo.training.data import RowStream, laid_out
@@ -32,7 +32,7 @@ def fit(
     key: PRNGKeyArray | int,
     model: Model,
     args: tuple = (),
-    kwargs: dict[str, Any] | None = None,
+    kwargs: Keywords = None,
     *,
     guide: Any = None,
     loss: Any = None,
@@ -54,7 +54,8 @@ def fit(
     Args:
         key: a random key or an integer seed.
         model: a NumPyro program.
-        args, kwargs: its arguments, which are also the guide's.
+        args, kwargs: its arguments, which are also the guide's; see `infer` for what they may
+            be.
         guide: any guide of NumPyro or relbo, or a function. The default is `AutoRefined`,
             which chooses its base.
         loss: a NumPyro ELBO, which also says how many draws an update takes
