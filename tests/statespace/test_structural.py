@@ -132,7 +132,7 @@ def test_a_series_may_be_a_list_or_a_column(x64):
     expected = forecast(SERIES)
     for series in (column, column.tolist(), column.to_xarray()):
         np.testing.assert_array_equal(forecast(series), expected)
-    with pytest.raises(ValueError, match=r"series: the column 'sales' has '.*' in it, which is"):
+    with pytest.raises(ValueError, match=r"series: the column 'sales' has '.*' in it"):
         forecast(column.astype(str))
     process = StructuralModel(4).process(VALUES, column)
     assert process.forecast(column.tolist(), 2).loc.shape == (2,)
