@@ -1,5 +1,7 @@
 """Data as people hold them: lists, pandas, polars, xarray and Arrow."""
 
+from decimal import Decimal
+
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -34,6 +36,7 @@ MAPPINGS = {
     "lists": lambda: COLUMNS,
     "nullable": lambda: pandas_frame().convert_dtypes(),
     "objects": lambda: pandas_frame().astype(object),
+    "decimals": lambda: {name: [*map(Decimal, column)] for name, column in COLUMNS.items()},
 }
 
 
@@ -43,7 +46,8 @@ def test_columns_become_arrays(name):
     found = checked_call((table["x"],), table)
     for array, expected in ((found.args[0], X), (found.kwargs["count"], COUNTS)):
         assert isinstance(array, np.ndarray)
-        assert array.dtype.kind == ("f" if name == "objects" or expected is X else "i")
+        is_real = expected is X or name in ("objects", "decimals")
+        assert array.dtype.kind == ("f" if is_real else "i")
         np.testing.assert_array_equal(array, expected)
 
 

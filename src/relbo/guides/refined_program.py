@@ -184,9 +184,10 @@ class AbstractRefinedProgram(AutoGuide):
     def _call_with_data(self, args: tuple, kwargs: dict) -> Call:
         """Returns the arguments of the model, or those that are kept if these lack data."""
         call = Call(args, kwargs)
-        if self._data is None or has_data(self.model, self.prototype, call):
+        if self._data is None:
             return call
-        return self._data
+        is_whole = (args or kwargs) and has_data(self.model, self.prototype, call)
+        return call if is_whole else self._data
 
     def _constrained(self, position: PyTree) -> tuple[dict[str, Array], dict[str, Array]]:
         """Returns the constrained values of a position, and log abs det, by site."""

@@ -62,14 +62,14 @@ def as_array(name: str, value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         return value
     if isinstance(value, Column):
-        return _numeric(_named(name, value), value.to_numpy())
+        return _numeric(_named(name, value), _to_numpy(value))
     return _numeric(name, np.asarray(value)) if hasattr(value, "__array__") else value
 
 
 def columns_of(name: str, frame: Frame) -> dict[str, Any]:
     """Returns the columns of a frame as arrays, by name."""
     return {
-        str(label): _numeric(f"{name}: the column '{label}'", frame[label].to_numpy())
+        str(label): _numeric(f"{name}: the column '{label}'", _to_numpy(frame[label]))
         for label in frame.columns
     }
 
@@ -89,9 +89,10 @@ def _from_list(name: str, value: list) -> Any:
     if None in _items(value):
         raise ValueError(f"{name}: the list has None in it: leave missing values out")
     try:
-        return np.asarray(value)
+        array = np.asarray(value)
     except ValueError as error:
         raise ValueError(f"{name}: the lists in it have different lengths") from error
+    return _numeric(name, array)
 
 
 def _is_numeric_list(value: list) -> bool:
@@ -117,11 +118,18 @@ def _named(name: str, column: Any) -> str:
     return name if label in (None, "") else f"{name}: the column '{label}'"
 
 
+def _to_numpy(column: Column) -> np.ndarray:
+    try:
+        return column.to_numpy()
+    except ValueError:
+        return np.asarray(column)  # Arrow's arrays refuse what would be a copy
+
+
 def _numeric(name: str, array: np.ndarray) -> np.ndarray:
     if array.dtype.kind in _NUMERIC:
         return array
     for item in array.ravel().tolist():
-        if not isinstance(item, numbers.Real):
+        if not isinstance(item, numbers.Number):
             raise ValueError(
                 f"{name} has {item!r} in it, which is not a number: leave it out or encode it, "
                 "such as categories by their codes"
