@@ -128,7 +128,7 @@ def test_errors_at_the_first_call(make, args, message):
             lambda: relbo.AutoRefined(
                 local, refinement=relbo.Refinement(), kernel=relbo.SGLD()
             ),
-            "kernel: expected refinement= or its shorthand kernel= and num_steps=, got both",
+            "kernel: expected refinement= or its shorthand, got both",
         ),
         (
             lambda: relbo.refine(whole, local, refinement=relbo.Refinement(), num_steps=2),

@@ -142,10 +142,8 @@ def test_a_while_loop_with_forward_mode():
         )[0]
         numpyro.sample("x", dist.Normal(halved, 1.0), obs=1.0)
 
-    forward = relbo.Refinement(
-        num_steps=2, execution=relbo.Execution(forward_mode_differentiation=True)
-    )
-    guide = relbo.AutoRefined(program, refinement=forward)
+    guide = relbo.AutoRefined(program, num_steps=2, forward_mode_differentiation=True)
+    assert guide.refinement.execution.forward_mode_differentiation
     params = fit(program, guide, num_iterations=100, forward_mode_differentiation=True)
     evidence = float(dist.Normal(0.0, (1 + 0.125**2) ** 0.5).log_prob(1.0))
     mean, error = mean_and_error(elbos(program, guide, params))

@@ -72,10 +72,10 @@ class AutoRefined(AbstractRefinedGuide):
         kernel, num_steps: shorthand for `refinement=Refinement(kernel, num_steps=num_steps)`.
         prefix: prefix of the names of all parameters.
         init_loc_fn: where the base starts, as in NumPyro's autoguides.
+        forward_mode_differentiation: as in NumPyro's autoguides, for models with a
+            `while_loop`; shorthand for `Refinement(execution=...)`. Train with
+            `svi.update(..., forward_mode_differentiation=True)`.
         **base_options: options of the base's constructor, such as `init_scale`.
-
-    With `Execution(forward_mode_differentiation=True)`, for models with a `while_loop`, train
-    with `svi.update(..., forward_mode_differentiation=True)`.
 
     It can be pickled where its base can; AutoIAFNormal, AutoLaplaceApproximation and guides of
     a blocked model (`handlers.block`) cannot, because of NumPyro.
@@ -101,6 +101,7 @@ class AutoRefined(AbstractRefinedGuide):
         num_steps: int | None = None,
         prefix: str = "auto",
         init_loc_fn: Any = None,
+        forward_mode_differentiation: bool = False,
         **base_options: Any,
     ):
         misplaced = sorted(
@@ -111,7 +112,9 @@ class AutoRefined(AbstractRefinedGuide):
                 f"{misplaced[0]}: this is an option of the refinement, not of the guide: use "
                 f"refinement=relbo.Refinement({misplaced[0]}=...)"
             )
-        refinement = chosen_refinement(refinement, kernel, num_steps)
+        refinement = chosen_refinement(
+            refinement, kernel, num_steps, forward_mode_differentiation
+        )
         if init_loc_fn is None:
             is_density = isinstance(model, LogDensityModel)
             init_loc_fn = model.init_loc_fn if is_density else init_to_uniform

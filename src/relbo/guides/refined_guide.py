@@ -16,6 +16,7 @@ from jaxtyping import Array, PRNGKeyArray, PyTree, Scalar
 from relbo.core.accounts import ChangeOfVariablesAccount
 from relbo.core.checks import check_instance
 from relbo.core.kernels import AbstractKernel
+from relbo.core.loop import Execution
 from relbo.core.random import KeyLike, as_key
 from relbo.core.refinement import Refinement
 from relbo.guides.refined_program import AbstractRefinedProgram, numbers_for
@@ -232,18 +233,26 @@ def _compiled(function: Callable[[], Any], key: KeyLike, params: dict[str, PyTre
 
 
 def chosen_refinement(
-    refinement: Refinement | None, kernel: AbstractKernel | None, num_steps: int | None
+    refinement: Refinement | None,
+    kernel: AbstractKernel | None,
+    num_steps: int | None,
+    forward_mode_differentiation: bool = False,
 ) -> Refinement:
     """Returns the given refinement, or the one that the shorthand options describe."""
+    execution = Execution(forward_mode_differentiation=forward_mode_differentiation)
+    given = {
+        "kernel": kernel,
+        "num_steps": num_steps,
+        "execution": execution if forward_mode_differentiation else None,
+    }
+    given = {name: value for name, value in given.items() if value is not None}
     if refinement is None:
-        return (
-            Refinement(kernel) if num_steps is None else Refinement(kernel, num_steps=num_steps)
-        )
-    if kernel is not None or num_steps is not None:
-        name = "num_steps" if kernel is None else "kernel"
+        return Refinement(**given)
+    if given:
+        name = next(iter(given))
         raise ValueError(
-            f"{name}: expected refinement= or its shorthand kernel= and num_steps=, got both: "
-            "use refinement=relbo.Refinement(kernel, num_steps=...)"
+            f"{name}: expected refinement= or its shorthand, got both: use "
+            f"refinement=relbo.Refinement({name}=...)"
         )
     check_instance("refinement", refinement, Refinement, "relbo.Refinement(num_steps=8)")
     return refinement
