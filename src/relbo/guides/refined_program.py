@@ -53,7 +53,9 @@ class AbstractRefinedProgram(AutoGuide):
     _has_density: bool
     _subsampling: Subsampling
     _data: Call | None = None
+    """Arguments of the model for calls that lack data; see `with_data`."""
     _origin: "AbstractRefinedProgram | None" = None
+    """The guide without these."""
 
     @abstractmethod
     def run_base(self, key: PRNGKeyArray, call: Call) -> dict[str, Sites]:
