@@ -33,7 +33,8 @@ def test_new_arguments_take_effect(fitted_conjugate):
         guide.sample_posterior(jr.key(0), params, DATA + shift, sample_shape=(500,))["mu"]
         for shift in (0.0, 1.0)
     )
-    assert jnp.mean(there - here) > 0.3
+    # The noise is the same: every draw follows the data, as far as the learned steps go.
+    assert jnp.all(there - here > 0.05)
 
 
 def test_sampling_may_take_more_steps(fitted_conjugate):
