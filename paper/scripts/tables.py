@@ -31,7 +31,7 @@ from relbo_paper.images.classifier_claims import (
 from relbo_paper.images.rows import paper_rows, sound_rows
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = (ROOT / "README.md", ROOT / "docs" / "experiments.md")
+PAGES = (ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "experiments.md")
 RESULTS = ROOT / "paper" / "results"
 SETS = {"vae-mnist": "MNIST", "vae-fashion": "Fashion-MNIST"}
 

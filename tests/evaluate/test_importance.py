@@ -76,6 +76,21 @@ def test_pareto_k_is_the_shape_of_the_tail(k):
     assert other < 0.0
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("number", [25, 640, 5_000])
+@pytest.mark.parametrize("spread", [0.1, 2.0])
+def test_smoothing_agrees_with_arviz(number, spread):
+    import arviz  # takes seconds
+
+    logs = spread * log_weights((number,))
+    smoothed, k = evaluate.pareto_smoothed(logs)
+    if not hasattr(arviz, "psislw"):
+        pytest.skip("ArviZ 1 has it elsewhere")
+    expected, expected_k = arviz.psislw(logs.copy())
+    np.testing.assert_allclose(smoothed, expected, atol=1e-9)
+    np.testing.assert_allclose(k, expected_k, atol=1e-9)
+
+
 def test_smoothing_changes_only_the_tail():
     logs = log_weights((400,))
     smoothed, _ = evaluate.pareto_smoothed(logs)

@@ -118,7 +118,17 @@ def chains_in(rng, *places, length=20):
     centres = np.stack(places)[None]
     draws = centres + rng.normal(size=(length, len(places), 2))
     values = np.zeros(draws.shape[:2])
-    return ChainDraws(draws, -draws, values, values + 0.8, 0.5, len(places))
+    return ChainDraws(
+        draws,
+        -draws,
+        values,
+        values + 0.8,
+        values,
+        values > 0,
+        values.astype(int),
+        0.5,
+        len(places),
+    )
 
 
 def test_points_belong_to_the_mode_that_explains_them():

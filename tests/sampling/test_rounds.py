@@ -20,7 +20,7 @@ def test_the_slowest_of_many_coordinates_counts(slow):
     draws[..., slow - 1] = np.exp(lfilter([0.3], [1.0, -0.97], draws[..., slow - 1], axis=0))
     draws[..., slow - 1] *= rng.choice([-1.0, 1.0], (LENGTH, NUM_CHAINS))
     values = np.zeros((LENGTH, NUM_CHAINS))
-    chains = ChainDraws(draws, draws, values, values, 0.1, 4)
+    chains = ChainDraws(draws, draws, *[values] * 3, values > 0, values.astype(int), 0.1, 4)
     by_coordinate = effective_sample_size(np.swapaxes(draws, 0, 1))
     assert by_coordinate.min() < 0.2 * np.median(by_coordinate)
     assert _effective(chains) == pytest.approx(by_coordinate.min())

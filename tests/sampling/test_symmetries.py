@@ -11,7 +11,9 @@ SITES = (Site("loading", (3,)), Site("score", (2,)), Site("scale", ()))
 def around(rng, centre, logdensity):
     draws = np.asarray(centre) + 0.1 * rng.normal(size=(20, 8, len(centre)))
     values = np.apply_along_axis(logdensity, 2, draws)
-    return ChainDraws(draws, draws, values, np.ones_like(values), 0.5, 4)
+    return ChainDraws(
+        draws, draws, values, values + 1.0, values, values > 1, values.astype(int), 0.5, 4
+    )
 
 
 def text_of(logdensity, *centres, sites=SITES):

@@ -28,7 +28,7 @@ from relbo.evaluate.importance import LogMean as LogMean
 from relbo.evaluate.importance import importance_estimate as importance_estimate
 from relbo.evaluate.importance import importance_weighting as importance_weighting
 from relbo.evaluate.importance import log_mean as log_mean
-from relbo.evaluate.importance import pareto_smoothed as pareto_smoothed
+from relbo.evaluate.pareto import pareto_smoothed as pareto_smoothed
 from relbo.evaluate.record import BoundWarning as BoundWarning
 from relbo.evaluate.record import Evaluation as Evaluation
 from relbo.evaluate.record import PointwiseEvaluation as PointwiseEvaluation

@@ -20,7 +20,8 @@ from relbo.core.checks import check_integer, check_positive
 from relbo.core.random import KeyLike
 from relbo.evaluate.batches import map_with_keys
 from relbo.evaluate.bisection import bisect
-from relbo.evaluate.importance import log_mean, pareto_smoothed, pointwise
+from relbo.evaluate.importance import log_mean, pointwise
+from relbo.evaluate.pareto import pareto_smoothed
 from relbo.evaluate.record import PointwiseEvaluation
 
 NUM_EM_ITERATIONS = 10

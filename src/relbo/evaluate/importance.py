@@ -1,7 +1,5 @@
 """Log marginal likelihoods from importance weights."""
 
-import math
-import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -15,12 +13,8 @@ from relbo.core.checks import check_integer
 from relbo.core.random import KeyLike
 from relbo.core.weights import log_mean_exp
 from relbo.evaluate.batches import map_with_keys
+from relbo.evaluate.pareto import floored, pareto_smoothed
 from relbo.evaluate.record import Evaluation, PointwiseEvaluation
-
-MIN_SPREAD = 1e-5
-"""Log weights that differ by less are equal up to rounding."""
-MIN_DRAWS = 25
-"""With fewer draws the tail has fewer than five, and its shape cannot be estimated."""
 
 
 class LogMean(NamedTuple):
@@ -74,78 +68,6 @@ def pointwise(
     return PointwiseEvaluation(value, stderr, estimator, valid_bound, num_draws, ess, pareto_k)
 
 
-def pareto_smoothed(
-    log_weights: np.ndarray | Array,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Computes Pareto-smoothed importance weights, by ArviZ.
-
-    Args:
-        log_weights: log weights, with the draws along the last axis.
-
-    Returns:
-        The smoothed log weights, normalised over the draws, and the tail shape k, one per row.
-        If the largest weights are all equal, k is zero. If k cannot be estimated, for example
-        from fewer than 25 draws, the weights are not smoothed and k is infinite.
-    """
-    rows = np.asarray(log_weights, np.float64)
-    rows = np.where(np.isnan(rows), -np.inf, rows)
-    shape = rows.shape
-    smoothed = [_smooth_row(row) for row in rows.reshape(-1, shape[-1])]
-    return (
-        np.reshape([row for row, _ in smoothed], shape),
-        np.reshape([k for _, k in smoothed], shape[:-1]),
-    )
-
-
-def _smooth_row(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
-    if not np.isfinite(np.max(log_weights)):
-        return np.full_like(log_weights, -np.log(log_weights.size)), np.inf
-    # ArviZ versions differ in these two cases, so they are handled here.
-    plain = log_weights - np.logaddexp.reduce(log_weights)
-    if np.ptp(_tail(log_weights)) < MIN_SPREAD:
-        return plain, 0.0
-    if log_weights.size < MIN_DRAWS:
-        return plain, np.inf
-    smoothed, k = _psislw(_floored(log_weights))
-    return (np.asarray(smoothed), float(k)) if np.isfinite(k) else (plain, np.inf)
-
-
-def _tail(log_weights: np.ndarray) -> np.ndarray:
-    """Returns the largest weights that Pareto smoothing uses, and the next one."""
-    number = log_weights.size
-    length = math.ceil(min(number / 5, 3 * math.sqrt(number)))
-    return np.sort(log_weights)[-length - 1 :]
-
-
-def _floored(log_weights: np.ndarray) -> np.ndarray:
-    """Raises weights of zero to a tiny number; ArviZ would subtract infinities."""
-    top = np.max(log_weights)
-    if not np.isfinite(top):
-        return log_weights
-    return np.maximum(log_weights, top + np.log(np.finfo(np.float64).tiny))
-
-
-def _psislw(log_weights: np.ndarray) -> tuple[Any, Any]:
-    """Calls the smoothing of the installed version of ArviZ.
-
-    ArviZ 0.x has `arviz.psislw`, which takes log weights. ArviZ 1.x has it in `arviz_stats`,
-    where it takes their negative (the log likelihood of a point that is left out).
-    """
-    with warnings.catch_warnings():
-        # ArviZ 0.23 announces its successor at each import.
-        warnings.simplefilter("ignore")
-        # Imported here, because it takes seconds.
-        import arviz
-
-        if hasattr(arviz, "psislw"):
-            return arviz.psislw(log_weights)
-        from arviz_stats.base import (  # pyright: ignore[reportMissingImports]
-            array_stats,
-        )
-
-        return array_stats.psislw(-log_weights)
-
-
 def importance_estimate(
     log_weights: np.ndarray | Array,
     *,
@@ -184,7 +106,7 @@ def importance_estimate(
         valid_bound, estimator = None, f"Pareto-smoothed {estimator}"
         # Only the tail is smoothed, so the median weight gives the normalising constant.
         middle = np.argsort(values)[values.size // 2]
-        values = smoothed + _floored(values)[middle] - smoothed[middle]
+        values = smoothed + floored(values)[middle] - smoothed[middle]
     mean = log_mean(jnp.asarray(values - _top(values)))
     return Evaluation(
         float(mean.value) + _top(values),

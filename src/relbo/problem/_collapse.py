@@ -1,16 +1,28 @@
 """Sums discrete latent sites out of a NumPyro program."""
 
+import math
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 import numpyro
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike
 from numpyro import handlers
 from numpyro.infer.util import _guess_max_plate_nesting, compute_log_probs
+from numpyro.primitives import Messenger
 
 from relbo.problem.call import Call
-from relbo.problem.traces import Model, Sites, is_discrete, is_latent, run
+from relbo.problem.traces import (
+    Model,
+    Sites,
+    initial_run,
+    is_discrete,
+    is_latent,
+    is_observed,
+    run,
+)
 
 
 class CollapsedModel:
@@ -24,6 +36,35 @@ class CollapsedModel:
         priors, values = self._continuous_sites(call)
         log_joint = self._enumerated_logdensity(call, values)
         numpyro.factor("collapsed", log_joint - priors)
+
+    def log_likelihood(
+        self, call: Call, draws: dict[str, ArrayLike], params: dict[str, Any]
+    ) -> dict[str, Array]:
+        """Computes the log density of each observation alone, given the continuous sites.
+
+        Without the other observations their discrete sites sum to one, so what is left is the
+        sum over the discrete sites of this observation.
+        """
+        trace = initial_run(self.model, call)
+        if any(site["type"] == "control_flow" for site in trace.values()):
+            raise ValueError(
+                "log_likelihood: the discrete sites form a sequence (scan), so observations "
+                "are not independent given the parameters; leave out whole sequences instead"
+            )
+        shapes = {name: _batch_shape(s) for name, s in trace.items() if is_observed(s)}
+        none = {name: jnp.zeros((), bool) for name in shapes}
+
+        def of_draw(values: dict[str, Array]) -> dict[str, Array]:
+            def of_masked(masks: dict[str, Array]) -> Array:
+                return self._enumerated_logdensity(call, values | params, none | masks)
+
+            found, rest = {}, of_masked({})
+            for name, shape in shapes.items():
+                ones = jnp.eye(math.prod(shape), dtype=bool).reshape(-1, *shape)
+                found[name] = (jax.vmap(of_masked)({name: ones}) - rest).reshape(shape)
+            return found
+
+        return jax.jit(lambda draws: jax.lax.map(of_draw, draws))(draws)
 
     def _continuous_sites(self, call: Call) -> tuple[Array, dict[str, Any]]:
         """Runs the program for its continuous priors; discrete and observed sites are hidden.
@@ -42,16 +83,49 @@ class CollapsedModel:
         }
         return priors, values
 
-    def _enumerated_logdensity(self, call: Call, values: dict[str, Any]) -> Array:
+    def _enumerated_logdensity(
+        self,
+        call: Call,
+        values: dict[str, Any],
+        masks: dict[str, Array] | None = None,
+    ) -> Array:
+        """Computes the log density with the discrete sites summed out.
+
+        Args:
+            call: the arguments of the program.
+            values: the other sites.
+            masks: which observations count, by site; by default all.
+        """
+        model = self.model if masks is None else _Masked(self.model, masks)
         from numpyro.contrib.funsor import config_enumerate, enum, log_density
 
         with handlers.block():
-            seeded = handlers.seed(self.model, 0)
+            seeded = handlers.seed(model, 0)
             plain = run(handlers.substitute(seeded, data=values), call)
             dim = -_guess_max_plate_nesting(plain) - 1
-            program = enum(config_enumerate(handlers.seed(self.model, 0)), dim)
+            program = enum(config_enumerate(handlers.seed(model, 0)), dim)
             log_joint, _ = log_density(program, call.args, call.kwargs, values)
         return jnp.asarray(log_joint)
+
+
+def _batch_shape(site: Sites) -> tuple[int, ...]:
+    """Returns the shape of the observations at a site, which may be repeated over a plate."""
+    shape = jnp.shape(site["value"])
+    return np.broadcast_shapes(
+        shape[: len(shape) - site["fn"].event_dim], site["fn"].batch_shape
+    )
+
+
+class _Masked(Messenger):
+    """Leaves observations out."""
+
+    def __init__(self, fn: Model, masks: dict[str, Array]):
+        super().__init__(fn)
+        self.masks = masks
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] == "sample" and msg["name"] in self.masks:
+            msg["fn"] = msg["fn"].mask(self.masks[msg["name"]])
 
 
 def collapse(model: Model) -> CollapsedModel:

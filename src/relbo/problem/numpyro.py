@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 import numpyro
 from jaxtyping import Array, ArrayLike, PRNGKeyArray, PyTree, Scalar
 from numpyro import handlers
@@ -24,6 +25,7 @@ from numpyro.infer.util import (
 )
 from numpyro.primitives import Messenger, mutable
 
+from relbo.problem._collapse import CollapsedModel
 from relbo.problem.call import Call, CallLayout, Keywords, checked_call, split_call
 from relbo.problem.problem import AbstractProgram, Position, Problem, Site
 from relbo.problem.refusals import (
@@ -42,6 +44,7 @@ from relbo.problem.traces import (
     initial_run,
     is_observed,
     latent_names,
+    plate_dims,
     run,
 )
 
@@ -87,11 +90,27 @@ class NumPyroProgram(AbstractProgram):
             return unconstrain_fn(program, call.args, call.kwargs, values)
 
     def observed(self, data: NumPyroData) -> dict[str, ArrayLike]:
-        with handlers.block():
-            trace = run(self._seeded(data), self.call(data))
+        trace = self._trace(data)
         return {name: site["value"] for name, site in trace.items() if is_observed(site)}
 
+    def dims(self, data: NumPyroData) -> dict[str, list[str]]:
+        return plate_dims(self._trace(data))
+
+    def constants(self, data: NumPyroData) -> dict[str, ArrayLike]:
+        call = self.call(data)
+        named = inspect.signature(self.model).bind(*call.args, **call.kwargs).arguments
+        observed = [np.asarray(value) for value in self.observed(data).values()]
+        return {
+            name: value
+            for name, value in named.items()
+            if isinstance(value, jax.Array | np.ndarray)
+            and not any(np.array_equal(value, other) for other in observed)
+        }
+
     def log_likelihood(self, draws: dict[str, Any], data: NumPyroData) -> dict[str, Array]:
+        if isinstance(self.model, CollapsedModel):
+            latent = {site.name: draws[site.name] for site in self.sites}
+            return self.model.log_likelihood(self.call(data), latent, data.params)
         program, call = self._with_params(data), self.call(data)
         values = pointwise_log_likelihood(
             program, draws, *call.args, parallel=True, **call.kwargs
@@ -99,15 +118,37 @@ class NumPyroProgram(AbstractProgram):
         return {name: values[name] for name in self.observed(data)}
 
     def predict(
-        self, key: PRNGKeyArray, draws: dict[str, Any], data: NumPyroData
+        self,
+        key: PRNGKeyArray,
+        draws: dict[str, Any],
+        data: NumPyroData,
+        call: Call | None = None,
     ) -> dict[str, Array]:
-        names, call = list(self.observed(data)), self.call(data)
+        names = list(self.observed(data))
+        if not names:
+            raise ValueError("the model has no observed sites: nothing to predict")
+        args, kwargs = self.call(data) if call is None else call
+        latent = {site.name: draws[site.name] for site in self.sites}
         program = Unobserved(self._with_params(data))
-        predictive = Predictive(program, draws, return_sites=names, parallel=True)
+        predictive = Predictive(program, latent, return_sites=names, parallel=True)
+        return predictive(key, *args, **kwargs)
+
+    def draw_prior(self, key: PRNGKeyArray, number: int, data: NumPyroData) -> dict[str, Array]:
+        call = self.call(data)
+        predictive = Predictive(Unobserved(self._with_params(data)), num_samples=number)
         return predictive(key, *call.args, **call.kwargs)
 
     def _with_params(self, data: NumPyroData) -> Any:
-        return handlers.substitute(self.model, data=data.params)
+        return handlers.substitute(self._generative, data=data.params)
+
+    @property
+    def _generative(self) -> Model:
+        """The program that draws the data: one without discrete sites summed out."""
+        return self.model.model if isinstance(self.model, CollapsedModel) else self.model
+
+    def _trace(self, data: NumPyroData) -> dict[str, Sites]:
+        """Runs the generative program with arbitrary latent values."""
+        return initial_run(self._with_params(data), self.call(data))
 
     def _seeded(self, data: NumPyroData) -> Any:
         return handlers.substitute(handlers.seed(self.model, jr.key(0)), data=data.params)

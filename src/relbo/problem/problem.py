@@ -74,10 +74,33 @@ class AbstractProgram(abc.ABC):
         raise ValueError(f"{type(self).__name__} has no observed sites: no log likelihood")
 
     def predict(
-        self, key: PRNGKeyArray, draws: dict[str, Any], data: PyTree
+        self, key: PRNGKeyArray, draws: dict[str, Any], data: PyTree, call: Call | None = None
     ) -> dict[str, Array]:
-        """Draws new observations, one row per draw of the latent values."""
+        """Draws new observations, one row per draw of the latent values.
+
+        Args:
+            key: a random key.
+            draws: constrained values by site, one row per draw.
+            data: the data.
+            call: other arguments of the model; by default those that it was read with.
+        """
         raise ValueError(f"{type(self).__name__} has no observed sites: nothing to predict")
+
+    def draw_prior(self, key: PRNGKeyArray, number: int, data: PyTree) -> dict[str, Array]:
+        """Draws all sites from the prior, those of new observations included."""
+        raise ValueError(f"{type(self).__name__} has no prior to draw from")
+
+    def dims(self, data: PyTree) -> dict[str, list[str]]:
+        """Returns names of the axes of sites, for those that have any."""
+        return {}
+
+    def coords(self, data: PyTree) -> dict[str, Any]:
+        """Returns labels along axes, by the axis' name."""
+        return {}
+
+    def constants(self, data: PyTree) -> dict[str, ArrayLike]:
+        """Returns the arrays among the data that are not observed, by name."""
+        return {}
 
 
 class Problem(eqx.Module):
@@ -139,9 +162,11 @@ class Problem(eqx.Module):
         """Returns the pointwise log likelihood of the data, one row per draw."""
         return self.program.log_likelihood(draws, self.data)
 
-    def predict(self, key: PRNGKeyArray, draws: dict[str, Any]) -> dict[str, Array]:
+    def predict(
+        self, key: PRNGKeyArray, draws: dict[str, Any], call: Call | None = None
+    ) -> dict[str, Array]:
         """Draws new observations, one row per draw of the latent values."""
-        return self.program.predict(key, draws, self.data)
+        return self.program.predict(key, draws, self.data, call)
 
     def ravel(self, position: Position) -> Float[Array, " d"]:
         return jnp.concatenate([jnp.ravel(position[site.name]) for site in self.sites])

@@ -53,6 +53,25 @@ def data_names(trace: dict[str, Sites]) -> frozenset[str]:
     )
 
 
+def plate_dims(trace: dict[str, Sites]) -> dict[str, list[str]]:
+    """Returns the names of the axes of sites in plates: a plate's own, or `site_dim_0`."""
+    found = {}
+    for name, site in trace.items():
+        plates = site.get("cond_indep_stack") or []
+        if site["type"] not in ("sample", "deterministic") or not plates:
+            continue
+        shape = jnp.shape(site["value"])
+        # What a deterministic site has beside its plates is unknown.
+        event_dim = site["fn"].event_dim if site["type"] == "sample" else 0
+        dims = [f"{name}_dim_{axis}" for axis in range(len(shape))]
+        for plate in plates:
+            axis = len(shape) - event_dim + plate.dim
+            if axis >= 0 and shape[axis] == plate.size:
+                dims[axis] = plate.name
+        found[name] = dims
+    return found
+
+
 def is_factor(site: Sites) -> bool:
     return isinstance(unwrapped(site["fn"]), Unit)
 

@@ -123,6 +123,10 @@ def sample(
         sample_stats={
             "lp": chains.logdensity.T,
             "acceptance_rate": chains.acceptance.T,
+            "energy": chains.energy.T,
+            "diverging": chains.diverging.T,
+            "n_steps": chains.num_steps.T,
+            "step_size": np.full(chains.energy.T.shape, chains.step_size),
         },
         num_superchains=chains.num_superchains,
         step_size=chains.step_size,

@@ -3,9 +3,9 @@
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
-PARTS = ("draws", "score", "logdensity", "acceptance")
+PARTS = ("draws", "score", "logdensity", "acceptance", "energy", "diverging", "num_steps")
 """The fields of `ChainDraws` that have a value for each draw."""
 
 
@@ -17,6 +17,12 @@ class ChainDraws(NamedTuple):
     """The score at the draws."""
     logdensity: Float[np.ndarray, "n c"]
     acceptance: Float[np.ndarray, "n c"]
+    energy: Float[np.ndarray, "n c"]
+    """The energy at the start of each trajectory."""
+    diverging: Bool[np.ndarray, "n c"]
+    """Whether a trajectory lost its energy."""
+    num_steps: Int[np.ndarray, "n c"]
+    """The leapfrogs of each trajectory."""
     step_size: float
     num_superchains: int
 

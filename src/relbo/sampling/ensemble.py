@@ -311,6 +311,7 @@ class Ensemble:
             log_step=self._real(self._log_step),
             step_factor=self._real(1.0),
             leapfrogs_left=np.int32(1),  # type: ignore[arg-type]
+            num_leapfrogs=np.int32(1),  # type: ignore[arg-type]
             iteration=np.int32(0),  # type: ignore[arg-type]
         )
 
@@ -325,15 +326,25 @@ class Ensemble:
         started = time.monotonic()
         self._state, record = self._run(self.normal, self._state, num_iterations, adapt=adapt)
         self._log_step = float(self._state.log_step)
-        white, score, logdensity, acceptance = (
-            np.asarray(part)[:num_iterations].astype(float) for part in record
-        )
+        visited = [np.asarray(part)[:num_iterations] for part in record]
+        white, score, logdensity, acceptance, energy = (v.astype(float) for v in visited[:5])
+        diverging, num_steps = visited[5:]
         flat = white.reshape(-1, self.problem.size)
         scores = self.normal.score(flat, score.reshape(flat.shape)).reshape(white.shape)
         step_size = float(np.exp(self._log_step))
         points, number = self.normal.push(white), self.num_superchains
         self._seconds_per_iteration = (time.monotonic() - started) / num_iterations
-        draws = ChainDraws(points, scores, logdensity, acceptance, step_size, number)
+        draws = ChainDraws(
+            points,
+            scores,
+            logdensity,
+            acceptance,
+            energy,
+            diverging,
+            np.tile(num_steps[:, None], (1, self.num_chains)),
+            step_size,
+            number,
+        )
         return self._in_own_mode(draws) if self._other_modes else draws
 
     def _in_own_mode(self, visited: ChainDraws) -> ChainDraws:

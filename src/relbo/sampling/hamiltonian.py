@@ -28,6 +28,9 @@ MAX_CHUNK = 32
 MAX_CHUNK_VALUES = 2**15
 """The largest number of values of one chain that a call returns, if it has four iterations."""
 
+MAX_ENERGY_ERROR = 1000.0
+"""A trajectory that loses more diverges, as NUTS calls it."""
+
 
 def chunk_length(size: int) -> int:
     """Returns how many iterations a call has, so that its buffers stay small."""
@@ -78,6 +81,8 @@ class ChainState(NamedTuple):
     log_step: Scalar
     step_factor: Scalar
     leapfrogs_left: Int[Array, ""]
+    num_leapfrogs: Int[Array, ""]
+    """The leapfrogs of the present trajectory."""
     iteration: Int[Array, ""]
     """Iterations since the adaptation started."""
 
@@ -105,6 +110,10 @@ class ChainRecord(NamedTuple):
     score: Float[Array, "n c d"]
     logdensity: Float[Array, "n c"]
     acceptance: Float[Array, "n c"]
+    energy: Float[Array, "n c"]
+    """The energy at the start of a trajectory."""
+    diverging: Bool[Array, "n c"]
+    num_leapfrogs: Int[Array, " n"]
 
 
 class ChainSettings(NamedTuple):
@@ -149,7 +158,15 @@ def advance(
 
     values = jnp.zeros_like(noise.uniform)
     places = jnp.zeros((*values.shape, state.proposal.shape[1]), values.dtype)
-    record = ChainRecord(places, places, values, values)
+    record = ChainRecord(
+        places,
+        places,
+        values,
+        values,
+        values,
+        jnp.zeros(values.shape, bool),
+        jnp.zeros(len(values), jnp.int32),
+    )
     loop = _Loop(state, record, jnp.zeros((), jnp.int32))
     loop = jax.lax.while_loop(is_unfinished, turn, loop)
     if spread is not None:
@@ -198,11 +215,15 @@ def _end_trajectory(
         record.score.at[index].set(current.score, mode="drop"),
         record.logdensity.at[index].set(current.logdensity, mode="drop"),
         record.acceptance.at[index].set(acceptance, mode="drop"),
+        record.energy.at[index].set(state.energy, mode="drop"),
+        record.diverging.at[index].set(energy - state.energy > MAX_ENERGY_ERROR, mode="drop"),
+        record.num_leapfrogs.at[index].set(state.num_leapfrogs, mode="drop"),
     )
     done = done + jnp.where(is_new, 0, 1)
     momentum = noise.momentum[done]
     step_factor = noise.step_factor[done]
     num_leapfrogs = jnp.ceil(noise.length[done] / (step_factor * jnp.exp(log_step)))
+    num_leapfrogs = jnp.clip(num_leapfrogs, 1, settings.max_leapfrogs).astype(jnp.int32)
     state = state._replace(
         current=current,
         momentum=momentum,
@@ -210,7 +231,8 @@ def _end_trajectory(
         is_new=jnp.zeros((), bool),
         log_step=log_step,
         step_factor=step_factor,
-        leapfrogs_left=jnp.clip(num_leapfrogs, 1, settings.max_leapfrogs).astype(jnp.int32),
+        leapfrogs_left=num_leapfrogs,
+        num_leapfrogs=num_leapfrogs,
         iteration=state.iteration + jnp.where(is_new, 0, 1),
     )
     return _Loop(state, record, done), current

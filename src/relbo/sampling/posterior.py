@@ -1,79 +1,29 @@
 """Draws from a posterior, and whether to trust them."""
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.random as jr
 import numpy as np
 from jaxtyping import Float
 
+from relbo.core.random import KeyLike, as_key
 from relbo.problem import Problem
+from relbo.problem.call import Call
 from relbo.problem.problem import coordinate_names
 from relbo.sampling.diagnostics import convergence, effective_sample_size, stuck_chains
 from relbo.sampling.evidence import LogWeights
+from relbo.sampling.exports import (
+    arviz_data,
+    given_groups,
+    html_of,
+    plot_traces,
+    prior_groups,
+)
 from relbo.sampling.findings import Finding
 from relbo.sampling.posterior_file import SavedPosterior, read_posterior, write_posterior
-
-
-class Check(NamedTuple):
-    """The verdict on a posterior, with the numbers behind it."""
-
-    trustworthy: bool
-    rhat: float
-    """The largest nested R-hat."""
-    worst_site: str
-    """The site with the largest R-hat."""
-    ess: float
-    """The smallest effective sample size."""
-    acceptance: float | None
-    """The mean acceptance rate; `None` for chains without a Metropolis test."""
-    bad_chains: list[int]
-    pareto_k: float | None
-    """Pareto k of the weights behind the evidence; they are reliable below 0.7."""
-    evidence_is_known: bool | None
-    """Whether the estimates of the evidence from both sides agree; `None` without them."""
-    advice: list[str]
-    """What is wrong and what to try, in plain words."""
-    procedure: str = ""
-    """How the draws were made, in plain words."""
-
-    def __str__(self) -> str:
-        verdict = (
-            "Trust it, for the modes found." if self.trustworthy else "Do not trust it yet."
-        )
-        numbers = [
-            f"R-hat {self.rhat:.3f} (worst: {self.worst_site})",
-            f"effective draws {self.ess:.0f}",
-        ]
-        if self.acceptance is not None:
-            numbers.append(f"acceptance {self.acceptance:.2f}")
-        if self.pareto_k is not None:
-            numbers.append(f"Pareto k of the evidence {self.pareto_k:.2f}")
-        lines = [f"{verdict} {', '.join(numbers)}.", self.procedure, *self.advice]
-        return "\n".join(filter(None, lines))
-
-
-class Summary(NamedTuple):
-    """Means, standard deviations, quantiles and diagnostics by coordinate."""
-
-    names: list[str]
-    columns: dict[str, Float[np.ndarray, " n"]]
-
-    def __str__(self) -> str:
-        width = max(map(len, self.names), default=0)
-        lines = [" " * width + "".join(f"{name:>10}" for name in self.columns)]
-        for row, name in enumerate(self.names):
-            cells = (_cell(column, values[row]) for column, values in self.columns.items())
-            lines.append(f"{name:{width}}" + "".join(f"{cell:>10}" for cell in cells))
-        return "\n".join(lines)
-
-
-def _cell(column: str, value: float) -> str:
-    if column == "ess":
-        return f"{value:.0f}"
-    return f"{value:.3f}" if column == "rhat" else f"{value:.3g}"
+from relbo.sampling.verdict import Check, Summary
 
 
 class Posterior:
@@ -260,22 +210,85 @@ class Posterior:
         *,
         log_likelihood: bool = False,
         posterior_predictive: bool = False,
+        prior: int = 0,
+        coords: dict[str, Any] | None = None,
+        dims: dict[str, list[str]] | None = None,
         seed: int = 0,
     ) -> Any:
         """Converts the posterior for ArviZ.
 
+        Axes are named after the model's plates.
+
         Args:
             log_likelihood: whether to add the pointwise log likelihoods, for LOO.
             posterior_predictive: whether to add draws of new observations.
-            seed: the seed for the new observations.
+            prior: number of draws from the prior to add.
+            coords: labels along axes, by the axis' name.
+            dims: names of the axes of sites, where they should be others.
+            seed: the seed for the new observations and the prior.
 
         Returns:
             `InferenceData` with ArviZ before 1.0, `DataTree` from then on.
         """
         groups: dict[str, Any] = {"posterior": self.chains, "sample_stats": self.sample_stats}
-        if log_likelihood or posterior_predictive:
-            groups |= self._from_model(log_likelihood, posterior_predictive, seed)
-        return _from_dict(groups)
+        if self._problem is not None:
+            groups |= given_groups(self._problem)
+            dims = self._problem.program.dims(self._problem.data) | (dims or {})
+            coords = self._problem.program.coords(self._problem.data) | (coords or {})
+        if log_likelihood:
+            groups["log_likelihood"] = self._by_chain(self._model.log_likelihood(self._rows))
+        if posterior_predictive:
+            predicted = self._model.predict(jr.key(seed), self._rows)
+            groups["posterior_predictive"] = self._by_chain(predicted)
+        if prior:
+            groups |= prior_groups(self._model, seed, prior)
+        return arviz_data(groups, coords, dims, self.seconds)
+
+    def predict(self, key: KeyLike, *args: Any, **kwargs: Any) -> dict[str, np.ndarray]:
+        """Draws new observations, one for each draw.
+
+        Args:
+            key: a random key, or an integer seed.
+            args, kwargs: other arguments of the model, such as new inputs; by default those of
+                the fit. The data that are to be predicted may be `None` if the model allows it.
+
+        Returns:
+            The draws by observed site, `[num_draws, ...]`.
+        """
+        call = Call(args, kwargs) if args or kwargs else None
+        values = self._model.predict(as_key(key), self.draws, call)
+        return {name: np.asarray(value) for name, value in values.items()}
+
+    def to_dataframe(self) -> Any:
+        """Returns the draws as a pandas frame: a column for each coordinate."""
+        # Imported here, since it is optional and slow.
+        import pandas
+
+        index = np.indices(self.sample_stats["lp"].shape).reshape(2, -1)[:, : self.num_draws]
+        columns = dict(zip(("chain", "draw"), index, strict=True))
+        for site, values in self.draws.items():
+            names = coordinate_names(site, values.shape[1:])
+            columns |= dict(zip(names, values.reshape(self.num_draws, -1).T, strict=True))
+        return pandas.DataFrame(columns)
+
+    def plot(self, sites: Sequence[str] | None = None, *, num_chains: int = 4) -> Any:
+        """Plots densities and traces of some chains, by ArviZ.
+
+        Args:
+            sites: the sites to show; by default all.
+            num_chains: the number of chains to show, evenly spaced: those of many chains cannot
+                be told apart.
+
+        Returns:
+            The axes.
+        """
+        total = len(self.sample_stats["lp"])
+        shown = np.linspace(0, total - 1, min(num_chains, total)).round().astype(int)
+        names = list(self.chains) if sites is None else list(sites)
+        return plot_traces({name: self.chains[name][shown] for name in names}, shown, total)
+
+    def _repr_html_(self) -> str:
+        return html_of(repr(self), self.summary(), str(self.check()))
 
     def save(self, path: str | Path) -> Path:
         """Saves the draws and what is needed to judge them in one file.
@@ -304,27 +317,23 @@ class Posterior:
     def _flat(self, values: np.ndarray) -> np.ndarray:
         return values.reshape(-1, *values.shape[2:])[: self.num_draws]
 
-    def _from_model(
-        self, log_likelihood: bool, posterior_predictive: bool, seed: int
-    ) -> dict[str, dict[str, np.ndarray]]:
-        """Returns the groups of an ArviZ object that need the model."""
-        problem = self._problem
-        if problem is None:
+    @property
+    def _model(self) -> Problem:
+        if self._problem is None:
             raise ValueError(
                 "log likelihoods and predictions need the model, which a loaded posterior does "
                 "not have: convert before saving"
             )
-        flat = {n: v.reshape(-1, *v.shape[2:]) for n, v in self.chains.items()}
+        return self._problem
+
+    @property
+    def _rows(self) -> dict[str, np.ndarray]:
+        """All draws, one chain after another."""
+        return {n: v.reshape(-1, *v.shape[2:]) for n, v in self.chains.items()}
+
+    def _by_chain(self, rows: dict[str, Any]) -> dict[str, np.ndarray]:
         shape = self.sample_stats["lp"].shape
-        by_chain = lambda values: {
-            n: np.asarray(v).reshape(*shape, *v.shape[1:]) for n, v in values.items()
-        }
-        groups = {"observed_data": {n: np.asarray(v) for n, v in problem.observed().items()}}
-        if log_likelihood:
-            groups["log_likelihood"] = by_chain(problem.log_likelihood(flat))
-        if posterior_predictive:
-            groups["posterior_predictive"] = by_chain(problem.predict(jr.key(seed), flat))
-        return groups
+        return {n: np.asarray(v).reshape(*shape, *v.shape[1:]) for n, v in rows.items()}
 
 
 def _advice(
@@ -362,15 +371,3 @@ def _pareto_k(log_weights: Float[np.ndarray, " n"]) -> float | None:
     from relbo.evaluate import importance_estimate
 
     return importance_estimate(log_weights).pareto_k
-
-
-def _from_dict(groups: dict[str, Any]) -> Any:
-    with warnings.catch_warnings():
-        # ArviZ 0.23 warns of its successor and of many short chains.
-        warnings.simplefilter("ignore")
-        # Imported here, since ArviZ takes seconds to import.
-        import arviz
-
-        # From 1.0 on, ArviZ takes one dictionary and returns a DataTree.
-        is_new = int(arviz.__version__.partition(".")[0]) >= 1
-        return arviz.from_dict(groups) if is_new else arviz.from_dict(**groups)
