@@ -67,8 +67,9 @@ def infer(
 
     Args:
         key: a random key, or an integer seed.
-        model: a NumPyro program; for a log density see `model_from_logdensity`, for discrete
-            latent sites `collapse`.
+        model: a NumPyro program, a PyMC model, or a density from elsewhere (see
+            `relbo.problem.ForeignDensity`); for a log density in JAX see
+            `model_from_logdensity`, for discrete latent sites `collapse`.
         args, kwargs: its arguments: arrays, lists of numbers, or columns and frames of pandas,
             polars or xarray. A frame in `args` is a matrix; as `kwargs`, its columns are the
             keyword arguments.

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from jaxtyping import PyTree
 
 from relbo.problem.call import Keywords
+from relbo.problem.foreign import ForeignDensity, read_foreign
 from relbo.problem.logdensity import LogDensityModel, read_logdensity
 from relbo.problem.numpyro import read_numpyro
 from relbo.problem.problem import Problem
@@ -19,8 +20,23 @@ class FrontEnd(NamedTuple):
     """Takes the model, its `args`, its `kwargs` and trained parameters."""
 
 
+def _is_pymc(model: Any) -> bool:
+    """Whether a model is a PyMC model, without importing PyMC."""
+    classes = ((one.__module__.partition(".")[0], one.__name__) for one in type(model).__mro__)
+    return ("pymc", "Model") in classes
+
+
+def _read_pymc(model: Any, args: tuple, kwargs: Keywords, params: dict[str, PyTree]) -> Problem:
+    # Imported here, since PyMC is optional.
+    from relbo.problem.pymc_model import read_pymc
+
+    return read_pymc(model, args, kwargs, params)
+
+
 FRONT_ENDS = [
     FrontEnd(lambda model: isinstance(model, LogDensityModel), read_logdensity),
+    FrontEnd(_is_pymc, _read_pymc),
+    FrontEnd(lambda model: isinstance(model, ForeignDensity), read_foreign),
     FrontEnd(callable, read_numpyro),
 ]
 """Tried in this order; the first that accepts a model reads it."""
@@ -36,8 +52,9 @@ def read(
     """Reads a model as a `Problem`.
 
     Args:
-        model: a NumPyro program, a model made by `relbo.model_from_logdensity`, or a `Problem`,
-            which is returned as it is.
+        model: a NumPyro program, a model made by `relbo.model_from_logdensity`, a PyMC model,
+            a density from elsewhere (see `ForeignDensity`), or a `Problem`, which is returned
+            as it is.
         args, kwargs: the arguments of the program.
         params: values of its parameters, such as those that `relbo.fit` returns; further ones
             are ignored.
@@ -57,6 +74,6 @@ def read(
         if front_end.accepts(model):
             return front_end.read(model, args, kwargs, dict(params or {}))
     raise ValueError(
-        f"model: expected a NumPyro program or relbo.model_from_logdensity(...), got "
-        f"{type(model).__name__}"
+        "model: expected a NumPyro program, a PyMC model, relbo.model_from_logdensity(...) or "
+        f"an object like relbo.problem.ForeignDensity, got {type(model).__name__}"
     )

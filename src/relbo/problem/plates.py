@@ -96,6 +96,8 @@ def with_stratified_minibatches(model: Model) -> ModelWithPlates:
 
 def subsampled_plates(model: Any, args: tuple, kwargs: Keywords) -> list[str]:
     """Returns the names of the plates that a model subsamples."""
+    if not callable(model):
+        return []
     try:
         read(model, args, kwargs)
     except SubsampledPlatesError as error:

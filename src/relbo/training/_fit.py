@@ -17,8 +17,8 @@ from relbo._progress import progress_bar
 from relbo.core.checks import check_integer
 from relbo.core.random import as_key
 from relbo.guides.refined_guide import AbstractRefinedGuide
+from relbo.problem import read
 from relbo.problem.call import Keywords, checked_call
-from relbo.problem.traces import Model
 from relbo.training.checkpoints import Checkpoints, fingerprint, first_snapshot
 from relbo.training.data import RowStream, laid_out
 from relbo.training.loop import TrainingLoop
@@ -30,7 +30,7 @@ from relbo.training.stopping import Stopping, StoppingRule
 
 def fit(
     key: PRNGKeyArray | int,
-    model: Model,
+    model: Any,
     args: tuple = (),
     kwargs: Keywords = None,
     *,
@@ -53,7 +53,8 @@ def fit(
 
     Args:
         key: a random key or an integer seed.
-        model: a NumPyro program.
+        model: a NumPyro program, or any other model that `infer` takes; its NumPyro program
+            is then `relbo.problem.read(model).program.model`.
         args, kwargs: its arguments, which are also the guide's; see `infer` for what they may
             be.
         guide: any guide of NumPyro or relbo, or a function. The default is `AutoRefined`,
@@ -98,6 +99,7 @@ def fit(
     began = time.monotonic()
     _check_options(num_iterations, starts, stopping)
     deadline = np.inf if stopping.seconds is None else began + stopping.seconds
+    model = model if callable(model) else read(model, args, kwargs).program.model
     keys = jr.split(as_key(key), starts.num_seeds)
     if isinstance(guide, AbstractRefinedGuide):
         guide = guide.without_data()
