@@ -24,6 +24,8 @@ from relbo.core.bases import Dirac as Dirac
 from relbo.core.bases import MultivariateNormal as MultivariateNormal
 from relbo.core.bases import StandardNormal as StandardNormal
 from relbo.core.bases import TransformedNormal as TransformedNormal
+from relbo.core.blackjax_algorithms import as_sampling_algorithm as as_sampling_algorithm
+from relbo.core.blackjax_algorithms import as_vi_algorithm as as_vi_algorithm
 from relbo.core.draws import Refined as Refined
 from relbo.core.dynamics import leapfrog as leapfrog
 from relbo.core.kernels import PSGLD as PSGLD

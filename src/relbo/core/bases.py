@@ -132,9 +132,12 @@ class DiagonalNormal(AbstractNormal):
         position = jax.tree.map(lambda m, s, u: m + s * u, self.loc, self.scale.value, noise)
         return position, self._log_det
 
+    def whiten(self, position: PyTree) -> PyTree:
+        """Maps z back to u."""
+        return jax.tree.map(lambda z, m, s: (z - m) / s, position, self.loc, self.scale.value)
+
     def log_prob(self, position: PyTree) -> Scalar:
-        noise = jax.tree.map(lambda z, m, s: (z - m) / s, position, self.loc, self.scale.value)
-        return standard_normal_logdensity(noise) - self._log_det
+        return standard_normal_logdensity(self.whiten(position)) - self._log_det
 
     @property
     def _log_det(self) -> Scalar:
@@ -181,10 +184,14 @@ class MultivariateNormal(AbstractNormal):
     def transform(self, noise: PyTree) -> tuple[PyTree, Scalar]:
         return self.loc + self.scale_tril @ noise, jnp.sum(self.scale_diagonal.raw)
 
-    def log_prob(self, position: PyTree) -> Scalar:
-        noise = jax.scipy.linalg.solve_triangular(
+    def whiten(self, position: PyTree) -> PyTree:
+        """Maps z back to u."""
+        return jax.scipy.linalg.solve_triangular(
             self.scale_tril, position - self.loc, lower=True
         )
+
+    def log_prob(self, position: PyTree) -> Scalar:
+        noise = self.whiten(position)
         return standard_normal_logdensity(noise) - jnp.sum(self.scale_diagonal.raw)
 
 

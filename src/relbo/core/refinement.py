@@ -343,7 +343,7 @@ class Refinement(eqx.Module):
             z,
             flat_logdensity(there.logdensity_fn, unravel),
             flat_logdensity(there.base.log_prob, unravel),
-            max_score=self._score_cap(there.base),
+            max_score=self.score_cap(there.base),
             keeps_path=keeps_path,
         )
         if self.mode == "full" or keeps_path:
@@ -353,7 +353,8 @@ class Refinement(eqx.Module):
         walked = jax.tree.map(_stop_gradient, run(still))
         return walked._replace(position=flat + (walked.position - still))
 
-    def _score_cap(self, base: AbstractBase) -> float | None:
+    def score_cap(self, base: AbstractBase) -> float | None:
+        """Returns the bound c on the score that steps from a base follow, `None` without."""
         if self.max_score is not None:
             return None if math.isinf(self.max_score) else self.max_score
         is_whitened = self.space == "whitened" and base.has_density

@@ -11,6 +11,7 @@ from relbo.gaussian.evaluation import WhiteEvaluation as WhiteEvaluation
 from relbo.gaussian.evaluation import WhiteningMap as WhiteningMap
 from relbo.gaussian.evaluation import compiled_evaluate as compiled_evaluate
 from relbo.gaussian.evaluation import evaluate_white as evaluate_white
+from relbo.gaussian.evaluation import white_logdensity as white_logdensity
 from relbo.gaussian.evaluation import whitening_map as whitening_map
 from relbo.gaussian.factors import LowRankFactor as LowRankFactor
 from relbo.gaussian.fisher import normal_of_draws as normal_of_draws

@@ -49,21 +49,27 @@ def whitening_map(normal: WhiteningNormal, dtype: np.dtype) -> WhiteningMap:
     return WhiteningMap(loc, factor, dependence)  # type: ignore[arg-type]
 
 
+def white_logdensity(
+    problem: Problem, whitening: WhiteningMap, white: Float[Array, " d"]
+) -> Scalar:
+    """Computes the log density in white coordinates.
+
+    The Jacobian of the affine part of the map is left out.
+    """
+    loc, factor, dependence = whitening
+    bent, log_det = (white, 0.0) if dependence is None else dependence.bend(white)
+    return problem.logdensity(loc + times(factor, bent)) + log_det
+
+
 @jax.jit
 def evaluate_white(
     problem: Problem, whitening: WhiteningMap, white: Float[Array, "c d"]
 ) -> tuple[Float[Array, " c"], Float[Array, "c d"]]:
     """Computes the log density and the score in white coordinates.
 
-    The Jacobian of the affine part of the map is left out. A log density of NaN becomes minus
-    infinity.
+    A log density of NaN becomes minus infinity.
     """
-    loc, factor, dependence = whitening
-
-    def logdensity(white: Float[Array, " d"]) -> Scalar:
-        bent, log_det = (white, 0.0) if dependence is None else dependence.bend(white)
-        return problem.logdensity(loc + times(factor, bent)) + log_det
-
+    logdensity = lambda white: white_logdensity(problem, whitening, white)
     values, scores = jax.vmap(jax.value_and_grad(logdensity))(white)
     return jnp.where(jnp.isnan(values), -jnp.inf, values), scores
 

@@ -1,6 +1,7 @@
 """Samples a posterior with many chains, from a model or a trained guide."""
 
 import time
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, get_args
 
 import jax
@@ -25,6 +26,7 @@ from relbo.sampling.findings import (
     findings_of_simplices,
     findings_of_tails,
 )
+from relbo.sampling.given_kernel import free_parameters, run_given_kernel
 from relbo.sampling.posterior import Posterior
 from relbo.sampling.rounds import PhaseClock, run_chains
 
@@ -45,6 +47,7 @@ def sample(
     guide: Any = None,
     params: dict[str, PyTree] | None = None,
     method: SamplingMethod = "hmc",
+    kernel: Callable[..., Any] | None = None,
     num_draws: int = 4000,
     num_chains: int | None = None,
     num_evidence_draws: int = 0,
@@ -70,6 +73,12 @@ def sample(
             runs the sampler that a refined guide has learned: nothing is adapted, accepted or
             rejected, and the draws have the bias of its step size. It keeps a draw every T
             steps.
+        kernel: a kernel of BlackJAX that runs after the warm-up in place of `method`, such as
+            `blackjax.nuts`, in the whitened coordinates of the fit. It is called with a log
+            density, a tuned `step_size` and the identity as `inverse_mass_matrix` where it
+            has these parameters without a value; others are given with `functools.partial`. It
+            runs for `num_draws / num_chains` iterations on one device, and no longer if that
+            is too short: see `Posterior.check`.
         num_draws: number of draws to return.
         num_chains: number of chains; by default about 64, a divisor of `num_draws`.
         num_evidence_draws: number of annealed draws of the normal to weigh, for the evidence.
@@ -85,6 +94,8 @@ def sample(
     key = as_key(key)
     check_sample_options(method, num_draws, num_chains, seconds)
     check_integer("num_evidence_draws", num_evidence_draws, 0)
+    if kernel is not None:
+        free_parameters(kernel)  # raises, before the fit
     problem = read(model, args, kwargs, params=params)
     if num_chains is None:
         num_chains = default_num_chains(num_draws, problem.size)
@@ -106,7 +117,11 @@ def sample(
         clock = PhaseClock(started)
         findings = _begin(ensemble, key, source)
         clock.lap("fit")
-        run = run_chains(ensemble, num_draws, num_evidence_draws, clock)
+        numbers = (num_draws, num_evidence_draws, clock)
+        if kernel is None:
+            run = run_chains(ensemble, *numbers)
+        else:
+            run = run_given_kernel(jr.fold_in(key, 1), ensemble, kernel, *numbers)
         chains, log_weights = run.chains, run.log_weights
         findings += run.findings
         values = _constrain(problem, chains.draws)
@@ -134,8 +149,12 @@ def sample(
         findings=findings,
         seconds=clock.laps,
         problem=problem,
-        procedure=f"Metropolis-adjusted chains ({method}) started from "
-        + ("a fitted normal." if guide is None else "draws of the guide."),
+        procedure=(
+            f"Metropolis-adjusted chains ({method})"
+            if kernel is None
+            else "Chains of the given kernel, in whitened coordinates,"
+        )
+        + f" started from {'a fitted normal' if guide is None else 'draws of the guide'}.",
     )
 
 
