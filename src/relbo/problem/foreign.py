@@ -22,7 +22,8 @@ class ForeignDensity(Protocol):
     The name of a number is `theta`; the entries of a vector are `theta.1`, `theta.2`, those of
     a matrix `theta.1.1`, `theta.2.1`, in any order. If there are fewer unconstrained than
     constrained values, as for a simplex, a method `param_unc_names` names the unconstrained
-    ones.
+    ones. A method `log_density_hessian`, which returns the log density, its gradient and its
+    Hessian, is used where a guide is differentiated through steps.
     """
 
     def param_unc_num(self) -> int:
@@ -150,27 +151,31 @@ def _value_and_score(
 
 
 @_value_and_score.defjvp
-def _refuse_second_derivatives(*_: Any) -> tuple:
-    raise ValueError(
-        "a density from elsewhere has no second derivatives, and differentiation through steps "
-        'needs them: use relbo.infer without a guide, or relbo.Refinement(mode="fast")'
-    )
+def _value_and_score_jvp(source: ByIdentity, primals: tuple, tangents: tuple) -> tuple:
+    (vector,), (tangent,) = primals, tangents
+    value, score = _value_and_score(source, vector)
+    shape = jax.ShapeDtypeStruct((len(vector), len(vector)), vector.dtype)
+    # Not called where nothing depends on it, as in the fast mode of a refinement.
+    (hessian,) = _on_host(_hessian, source, (shape,), vector)
+    return (value, score), (jnp.dot(score, tangent), jnp.dot(hessian, tangent))
 
 
-def _on_host(function: Callable, source: ByIdentity, shapes: tuple, vector: Array) -> Any:
+def _on_host(function: Callable, source: ByIdentity, shapes: tuple, vector: Array) -> tuple:
     """Calls a function of the density and of one vector; a batch of vectors is one callback."""
 
     def rows(points: Any) -> list[np.ndarray]:
         points = np.asarray(points, float)
-        found = [function(source.value, row) for row in points.reshape(-1, points.shape[-1])]
-        columns = zip(*found, strict=True)
-        with np.errstate(over="ignore"):  # infinity in float32 is rejected like any other
+        # A search for modes goes far out, where values overflow and are rejected.
+        with np.errstate(all="ignore"):
+            found = [
+                function(source.value, row) for row in points.reshape(-1, points.shape[-1])
+            ]
             return [
                 np.reshape(column, (*points.shape[:-1], *shape.shape)).astype(shape.dtype)
-                for column, shape in zip(columns, shapes, strict=True)
+                for column, shape in zip(zip(*found, strict=True), shapes, strict=True)
             ]
 
-    return jax.pure_callback(rows, list(shapes), vector, vmap_method="expand_dims")
+    return tuple(jax.pure_callback(rows, list(shapes), vector, vmap_method="expand_dims"))
 
 
 def _evaluate(model: ForeignDensity, row: np.ndarray) -> tuple[float, np.ndarray]:
@@ -179,6 +184,17 @@ def _evaluate(model: ForeignDensity, row: np.ndarray) -> tuple[float, np.ndarray
     except RuntimeError:
         return -np.inf, np.zeros_like(row)
     return value, np.array(gradient)
+
+
+def _hessian(model: ForeignDensity, row: np.ndarray) -> tuple[np.ndarray]:
+    second = getattr(model, "log_density_hessian", None)
+    if second is None:
+        raise ValueError(
+            "this density has no second derivatives (log_density_hessian), and differentiation "
+            "through steps needs them: use relbo.infer without a guide, or "
+            'relbo.Refinement(mode="fast")'
+        )
+    return (np.array(second(row)[2]),)
 
 
 def _constrain(model: ForeignDensity, row: np.ndarray) -> tuple[np.ndarray]:

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+import jax
 import numpyro
 from numpyro.distributions import ImproperUniform, constraints
 from numpyro.infer import init_to_value
@@ -28,7 +29,9 @@ class UnconstrainedModel:
             for site in self.program.sites
         }
         numpyro.factor("logdensity", self.program.logdensity(position, ()))
-        for name, value in self.program.constrain(position, ()).items():
+        # No loss depends on these values, and some densities cannot differentiate them.
+        values = self.program.constrain(jax.lax.stop_gradient(position), ())
+        for name, value in values.items():
             numpyro.deterministic(name, value)
 
     def init_loc_fn(self, site: dict[str, Any] | None = None) -> Any:
