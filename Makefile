@@ -8,13 +8,14 @@ DATA ?=
 export JAX_PLATFORMS ?= cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-fit test test-paper test-all lint mutants bench docs tables architecture
+.PHONY: help demo demo-fit test test-paper test-all test-pymc lint mutants bench docs tables architecture
 
 help:
 	@echo "make demo          install, run three experiments and a fit, print the path of the report"
 	@echo "make test          install and run the quick tests of the library and the paper"
 	@echo "make test-paper    the quick tests of the paper alone"
 	@echo "make test-all      all tests, including the slow ones"
+	@echo "make test-pymc     install PyMC and run the tests that need it"
 	@echo "make lint          ruff and pyright"
 	@echo "make mutants       break the engine on purpose and check that a test notices"
 	@echo "make bench         benchmarks; with DATA=dir also those that need data"
@@ -49,7 +50,7 @@ demo-%: $(VENV)/.installed-relbo
 	$(BIN)/relbo-paper run $* --quick --protocol both --out $(OUT)
 
 # Each worker begins with one half of the files, so that tests of a file share programs.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/with_pymc
 
 test: $(VENV)/.installed-test
 	$(PYTEST) tests
@@ -61,6 +62,10 @@ test-paper: $(VENV)/.installed-test
 test-all: $(VENV)/.installed-test
 	$(PYTEST) -m "slow or not slow" tests
 	$(PYTEST) -m "slow or not slow" paper/tests
+
+# PyMC changes settings of the process that imports it.
+test-pymc: $(VENV)/.installed-test $(VENV)/.installed-pymc
+	$(BIN)/python -m pytest -n 2 tests/with_pymc
 
 lint: $(VENV)/.installed-test $(VENV)/.installed-lint
 	$(BIN)/ruff check

@@ -28,6 +28,8 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 REFERENCE = "\n".join(page.read_text() for page in sorted((DOCS / "api").glob("*.md")))
 LONG_PAGES = {"diagnostics", "discrete", "eight_schools", "resume", "state_space"}
 """Pages that take longest, mostly to compile: `make test-all` and the CI run them."""
+RUN_ELSEWHERE = {"coming_from_pymc"}
+"""Pages that `make test-pymc` runs."""
 WITHOUT_CODE = {"index", "experiments", "architecture", "benchmarks"}
 VERDICTS = {True: "**bound**", False: "surrogate", None: "bound while one-to-one"}
 MODULES = ("relbo", "relbo.core.kernels", "relbo.evaluate", "relbo.statespace", "relbo.data")
@@ -42,7 +44,9 @@ def by_length(page):
     return pytest.param(page, marks=marks, id=page.stem)
 
 
-@pytest.mark.parametrize("page", [by_length(page) for page in PAGES])
+@pytest.mark.parametrize(
+    "page", [by_length(page) for page in PAGES if page.stem not in RUN_ELSEWHERE]
+)
 def test_code_blocks_run(page):
     code = code_of(page)
     assert bool(code) == (page.stem not in WITHOUT_CODE)

@@ -33,6 +33,9 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning"),
 ]
 
+FAST = {"mode": "FAST_COMPILE"}
+"""Makes PyMC compile its own functions faster."""
+
 
 def infer(model, num_draws=1600):
     return relbo.infer(0, model, num_draws=num_draws, progress=False)
@@ -57,7 +60,7 @@ def test_posterior_is_exact(case):
         assert_close(posterior, name, *moments)
 
 
-@pytest.mark.parametrize("case", [schools, correlated])
+@pytest.mark.parametrize("case", [schools, pytest.param(correlated, marks=pytest.mark.slow)])
 def test_posterior_is_that_of_pymc(case):
     model = case()
     posterior = infer(model)
@@ -88,8 +91,8 @@ def test_log_density_is_that_of_pymc(case, x64):
         for name, value in problem.unravel(vector).items()
     }
     value, score = jax.value_and_grad(problem.logdensity)(vector)
-    np.testing.assert_allclose(value, model.compile_logp()(point), rtol=1e-9)
-    np.testing.assert_allclose(score, model.compile_dlogp()(point), rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(value, model.compile_logp(**FAST)(point), rtol=1e-9)
+    np.testing.assert_allclose(score, model.compile_dlogp(**FAST)(point), rtol=1e-6, atol=1e-9)
     values = problem.constrain(vector)
     np.testing.assert_allclose(problem.unconstrain(values), vector, rtol=1e-6, atol=1e-9)
 
@@ -113,7 +116,9 @@ def test_log_likelihood_is_that_of_pymc_and_compares_models(fitted):
     data = posterior.to_arviz(log_likelihood=True)
     ours = np.asarray(data["log_likelihood"]["y"])
     with model:
-        theirs = pm.compute_log_likelihood(posterior.to_arviz(), progressbar=False)
+        theirs = pm.compute_log_likelihood(
+            posterior.to_arviz(), progressbar=False, compile_kwargs=FAST
+        )
     theirs = np.asarray(theirs["log_likelihood"]["y"])
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
     loo = az.loo(data)
@@ -128,7 +133,7 @@ def test_predictions_are_those_of_pymc(fitted):
     assert ours.dims == ("chain", "draw", "row")
     with model:
         theirs = pm.sample_posterior_predictive(
-            posterior.to_arviz(), progressbar=False, random_seed=0
+            posterior.to_arviz(), progressbar=False, random_seed=0, compile_kwargs=FAST
         )["posterior_predictive"]["y"]
     expected = posterior.draws["mean"].mean(0)
     for drawn in (ours, theirs):
@@ -143,7 +148,11 @@ def test_new_inputs_are_predicted_by_pymc(fitted):
         try:
             pm.set_data({"x": X[:3] + 10.0}, coords={"row": np.arange(3)})
             drawn = pm.sample_posterior_predictive(
-                posterior.to_arviz(), var_names=["mean"], progressbar=False, predictions=True
+                posterior.to_arviz(),
+                var_names=["mean"],
+                predictions=True,
+                progressbar=False,
+                compile_kwargs=FAST,
             )
         finally:
             pm.set_data({"x": X}, coords={"row": np.arange(20)})
