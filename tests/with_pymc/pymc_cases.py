@@ -114,6 +114,23 @@ def missing() -> tuple[pm.Model, dict[str, Moments]]:
     }
 
 
+def censored() -> tuple[pm.Model, dict[str, Moments]]:
+    """A density that PyTensor 2 cannot write in JAX."""
+    limit = 1.0
+    y = np.minimum(Y, limit)
+    with pm.Model() as model:
+        mean = pm.Normal("mean", 0.0, 5.0)
+        normal = pm.Normal.dist(mean, 1.0)
+        pm.Censored("y", normal, lower=None, upper=limit, observed=y)
+    grid = np.linspace(-3.0, 3.0, 4001)
+    at_limit = np.sum(y == limit)
+    log_density = stats.norm(0.0, 5.0).logpdf(grid) + at_limit * stats.norm(grid).logsf(limit)
+    log_density += stats.norm(grid[:, None]).logpdf(y[y < limit]).sum(1)
+    weights = np.exp(log_density - log_density.max())
+    mean, square = (np.average(values, weights=weights) for values in (grid, grid**2))
+    return model, {"mean": Moments(mean, (square - mean**2) ** 0.5)}
+
+
 EXACT: list[Callable[[], tuple[pm.Model, dict[str, Moments]]]] = [
     regression,
     proportion,
@@ -122,6 +139,7 @@ EXACT: list[Callable[[], tuple[pm.Model, dict[str, Moments]]]] = [
     stick,
     random_walk,
     missing,
+    censored,
 ]
 
 

@@ -24,7 +24,7 @@ with warnings.catch_warnings():
     import arviz as az
 
 import relbo
-from relbo.problem import read
+from relbo.problem import pymc_functions, read
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -95,6 +95,19 @@ def test_log_density_is_that_of_pymc(case, x64):
     np.testing.assert_allclose(score, model.compile_dlogp(**FAST)(point), rtol=1e-6, atol=1e-9)
     values = problem.constrain(vector)
     np.testing.assert_allclose(problem.unconstrain(values), vector, rtol=1e-6, atol=1e-9)
+
+
+def test_a_density_without_a_form_in_jax_is_called_on_the_host(monkeypatch, x64):
+    def refuse(*_):
+        raise NotImplementedError
+
+    model, vector = schools(), jnp.linspace(-1.0, 1.0, 10)
+    evaluate = lambda: jax.value_and_grad(read(model).logdensity)(vector)
+    expected = evaluate()
+    monkeypatch.setattr(pymc_functions, "graph_in_jax", refuse)
+    for one, other in zip(evaluate(), expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9)
+    assert "pure_callback" in str(jax.make_jaxpr(read(model).logdensity)(vector))
 
 
 @pytest.fixture(scope="module")
@@ -196,6 +209,12 @@ def with_discrete():
     pm.Normal("x", 0.0, 1.0)
 
 
+def with_minibatches():
+    mean = pm.Normal("mean", 0.0, 1.0)
+    batch = pm.Minibatch(X[:, 1], batch_size=5)
+    pm.Normal("y", mean, 1.0, observed=batch, total_size=20)
+
+
 def without_free():
     pm.Normal("y", 0.0, 1.0, observed=1.0)
 
@@ -205,6 +224,7 @@ def without_free():
     [
         (with_discrete, r"free variables \['z'\] are discrete.*pm\.Mixture.*pm\.sample"),
         (without_free, "nothing to infer"),
+        (with_minibatches, r"minibatches \(pm\.Minibatch\).*observe the whole array"),
     ],
 )
 def test_what_cannot_be_inferred_is_refused_with_advice(write, message):

@@ -73,7 +73,7 @@ class ForeignProgram(AbstractProgram):
         return tuple(Site(layout.name, layout.shape) for layout in self.unconstrained)
 
     def logdensity(self, position: Position, data: PyTree) -> Scalar:
-        return _logdensity(self.source, self._vector(position))
+        return host_logdensity(self.source, self._vector(position))
 
     def constrain(self, position: Position, data: PyTree) -> dict[str, Array]:
         vector = self._vector(position)
@@ -132,12 +132,13 @@ def _layouts(names: list[str]) -> tuple[Layout, ...]:
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _logdensity(source: ByIdentity, vector: Float[Array, " n"]) -> Scalar:
+def host_logdensity(source: ByIdentity, vector: Float[Array, " n"]) -> Scalar:
+    """Returns `log_density_gradient` of an object as a differentiable function."""
     return _value_and_score(source, vector)[0]
 
 
-@_logdensity.defjvp
-def _logdensity_jvp(source: ByIdentity, primals: tuple, tangents: tuple) -> tuple:
+@host_logdensity.defjvp
+def _host_logdensity_jvp(source: ByIdentity, primals: tuple, tangents: tuple) -> tuple:
     value, score = _value_and_score(source, *primals)
     return value, jnp.dot(score, tangents[0])
 
@@ -178,7 +179,7 @@ def _on_host(function: Callable, source: ByIdentity, shapes: tuple, vector: Arra
     return tuple(jax.pure_callback(rows, list(shapes), vector, vmap_method="expand_dims"))
 
 
-def _evaluate(model: ForeignDensity, row: np.ndarray) -> tuple[float, np.ndarray]:
+def _evaluate(model: Any, row: np.ndarray) -> tuple[float, np.ndarray]:
     try:
         value, gradient = model.log_density_gradient(row)
     except RuntimeError:
@@ -186,7 +187,7 @@ def _evaluate(model: ForeignDensity, row: np.ndarray) -> tuple[float, np.ndarray
     return value, np.array(gradient)
 
 
-def _hessian(model: ForeignDensity, row: np.ndarray) -> tuple[np.ndarray]:
+def _hessian(model: Any, row: np.ndarray) -> tuple[np.ndarray]:
     second = getattr(model, "log_density_hessian", None)
     if second is None:
         raise ValueError(

@@ -1,13 +1,10 @@
-"""The front end for PyMC models, which PyTensor writes in JAX."""
+"""The front end for PyMC models."""
 # pyright: reportMissingImports=false
 
 import dataclasses
 import functools
-import os
-import warnings
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from types import ModuleType
+import hashlib
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -26,30 +23,12 @@ from pymc.model.transform.optimization import freeze_dims_and_data
 from pymc.util import is_transformed_name
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import graph_inputs
+from pytensor.tensor.random.type import RandomType
 
 from relbo.problem.call import ByIdentity, checked_call
 from relbo.problem.problem import AbstractProgram, Labels, Position, Problem, Site
+from relbo.problem.pymc_functions import graph_in_jax, logdensity_function
 from relbo.problem.unconstrained import UnconstrainedModel
-
-
-def _import_jax_backend() -> ModuleType:
-    """Imports PyMC's JAX backend, and undoes what that changes for the whole process.
-
-    It switches JAX to float64 and asks for 100 devices.
-    """
-    flags, precision = os.environ.get("XLA_FLAGS"), jax.config.read("jax_enable_x64")
-    import pymc.sampling.jax as backend
-
-    jax.config.update("jax_enable_x64", precision)
-    os.environ.pop("XLA_FLAGS", None)
-    if flags is not None:
-        os.environ["XLA_FLAGS"] = flags
-    return backend
-
-
-# In a thread of its own, where the caller's `with jax.enable_x64(...)` does not hold.
-with ThreadPoolExecutor(1) as _executor:
-    _backend = _executor.submit(_import_jax_backend).result()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,14 +53,14 @@ class PyMCProgram(AbstractProgram):
         return self.initial
 
     def logdensity(self, position: Position, data: PyTree) -> Scalar:
-        return _run(self._logp, self._in_order(position))[0]
+        return self._logp(*self._in_order(position))
 
     def constrain(self, position: Position, data: PyTree) -> dict[str, Array]:
-        outputs = _run(self._constrained, self._in_order(position))
+        outputs = self._constrained(*self._in_order(position))
         return dict(zip(self._visible, map(jnp.asarray, outputs), strict=True))
 
     def unconstrain(self, values: Position, data: PyTree) -> Position:
-        outputs = _run(self._unconstrained, self._in_order(values))
+        outputs = self._unconstrained(*self._in_order(values))
         names = (site.name for site in self.sites)
         return dict(zip(names, map(jnp.asarray, outputs), strict=True))
 
@@ -94,8 +73,15 @@ class PyMCProgram(AbstractProgram):
 
     def log_likelihood(self, draws: dict[str, Any], data: PyTree) -> dict[str, Array]:
         plain = remove_value_transforms(self.frozen)
-        function = _in_jax(self._inputs(plain), plain.logp(plain.observed_RVs, sum=False))
-        pointwise = jax.jit(jax.vmap(lambda *values: tuple(_run(function, values))))
+        terms = plain.logp(plain.observed_RVs, sum=False)
+        try:
+            function = graph_in_jax(self._inputs(plain), terms)
+        except NotImplementedError as error:
+            raise ValueError(
+                f"the log likelihood has no form in JAX ({error}): use "
+                "pm.compute_log_likelihood(posterior.to_arviz(), model=model)"
+            ) from error
+        pointwise = jax.jit(jax.vmap(lambda *values: tuple(function(*values))))
         names = (variable.name for variable in plain.observed_RVs)
         return dict(zip(names, pointwise(*self._in_order(draws)), strict=True))
 
@@ -128,7 +114,7 @@ class PyMCProgram(AbstractProgram):
 
     @functools.cached_property
     def _logp(self) -> Callable:
-        return _in_jax(self._inputs(self.frozen), [self.frozen.logp()])
+        return logdensity_function(self.frozen, self._inputs(self.frozen))
 
     @functools.cached_property
     def _visible(self) -> dict[str, Any]:
@@ -138,7 +124,7 @@ class PyMCProgram(AbstractProgram):
 
     @functools.cached_property
     def _constrained(self) -> Callable:
-        return _in_jax(self._inputs(self.frozen), list(self._visible.values()))
+        return graph_in_jax(self._inputs(self.frozen), list(self._visible.values()))
 
     @functools.cached_property
     def _unconstrained(self) -> Callable:
@@ -150,7 +136,7 @@ class PyMCProgram(AbstractProgram):
         ]
         inputs = [one.type() for one in free]
         given = dict(zip(free, inputs, strict=True))
-        return _in_jax(inputs, clone_replace(outputs, given))
+        return graph_in_jax(inputs, clone_replace(outputs, given))
 
 
 def read_pymc(
@@ -169,11 +155,22 @@ def read_pymc(
             "them out (pm.Mixture, pm.ZeroInflatedPoisson, or marginalize of pymc_extras), or "
             "use pm.sample, which has steps for them"
         )
+    if _has_minibatches(model):
+        raise ValueError(
+            "the model observes minibatches (pm.Minibatch), and an exact log density needs all "
+            "the data: observe the whole array, or use pm.fit"
+        )
     start = model.initial_point()
     initial = {one.name: start[model.rvs_to_values[one].name] for one in model.free_RVs}
     sites = tuple(Site(name, value.shape) for name, value in initial.items())
     program = PyMCProgram(ByIdentity(model), _version(model), sites, _frozen(model), initial)
     return Problem(program, ())
+
+
+def _has_minibatches(model: Any) -> bool:
+    """Whether observed values are drawn at random."""
+    inputs = graph_inputs(list(model.rvs_to_values.values()))
+    return any(isinstance(one.type, RandomType) for one in inputs)
 
 
 def _frozen(model: Any) -> Any:
@@ -194,25 +191,6 @@ def _version(model: Any) -> tuple:
     variables = [*model.basic_RVs, *model.deterministics, *model.potentials]
     values = [*variables, *model.rvs_to_values.values()]
     shared = [one.get_value() for one in graph_inputs(values) if hasattr(one, "get_value")]
-    data = [(one.shape, one.tobytes()) for one in shared if isinstance(one, np.ndarray)]
+    arrays = [one for one in shared if isinstance(one, np.ndarray)]
+    data = [(one.shape, hashlib.sha256(one.tobytes()).digest()) for one in arrays]
     return (*map(id, variables), *data, jnp.result_type(float))
-
-
-def _in_jax(inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable:
-    """Returns a function of PyTensor's graph in JAX, with constants in JAX's precision."""
-    with jax.ensure_compile_time_eval(), warnings.catch_warnings():
-        # JAX computes in float32 unless told otherwise, and PyTensor's graph asks for float64.
-        warnings.filterwarnings("ignore", "Explicitly requested dtype")
-        try:
-            return _backend.get_jaxified_graph(inputs=list(inputs), outputs=list(outputs))
-        except NotImplementedError as error:
-            raise ValueError(
-                f"the model has a part without a form in JAX ({error}): write it with "
-                "PyTensor's own operations, or use pm.sample"
-            ) from error
-
-
-def _run(function: Callable, values: Sequence[Array]) -> Any:
-    with jax.numpy_rank_promotion("allow"), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Explicitly requested dtype")
-        return function(*values)
