@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree, Scalar
 
-from relbo.problem.call import ByIdentity, checked_call
+from relbo.problem.call import ByIdentity, Keywords, checked_call
 from relbo.problem.problem import AbstractProgram, Position, Problem, Site
 from relbo.problem.unconstrained import UnconstrainedModel
 
@@ -98,7 +98,7 @@ class ForeignProgram(AbstractProgram):
 def read_foreign(
     model: ForeignDensity,
     args: tuple,
-    kwargs: dict[str, Any] | None,
+    kwargs: Keywords,
     params: dict[str, PyTree],
 ) -> Problem:
     """Reads a density from elsewhere as a problem."""

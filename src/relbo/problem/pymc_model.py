@@ -25,7 +25,7 @@ from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import graph_inputs
 from pytensor.tensor.random.type import RandomType
 
-from relbo.problem.call import ByIdentity, checked_call
+from relbo.problem.call import ByIdentity, Keywords, checked_call
 from relbo.problem.problem import AbstractProgram, Labels, Position, Problem, Site
 from relbo.problem.pymc_functions import graph_in_jax, logdensity_function
 from relbo.problem.unconstrained import UnconstrainedModel
@@ -139,9 +139,7 @@ class PyMCProgram(AbstractProgram):
         return graph_in_jax(inputs, clone_replace(outputs, given))
 
 
-def read_pymc(
-    model: Any, args: tuple, kwargs: dict[str, Any] | None, params: dict[str, PyTree]
-) -> Problem:
+def read_pymc(model: Any, args: tuple, kwargs: Keywords, params: dict[str, PyTree]) -> Problem:
     """Reads a PyMC model as a problem."""
     call = checked_call(args, kwargs)
     if call.args or call.kwargs:
