@@ -8,6 +8,5 @@ from relbo.problem.front_ends import read as read
 from relbo.problem.logdensity import LogDensityModel as LogDensityModel
 from relbo.problem.logdensity import model_from_logdensity as model_from_logdensity
 from relbo.problem.problem import AbstractProgram as AbstractProgram
-from relbo.problem.problem import Labels as Labels
 from relbo.problem.problem import Problem as Problem
 from relbo.problem.problem import Site as Site

@@ -26,20 +26,6 @@ class Site(NamedTuple):
         return int(np.prod(self.shape))
 
 
-class Labels(NamedTuple):
-    """What a model says about its arrays, for ArviZ."""
-
-    coords: dict[str, Any]
-    """The labels along each dimension."""
-    dims: dict[str, list[str]]
-    """The names of the dimensions of each site."""
-    constants: dict[str, ArrayLike]
-    """Data that are not observations, by name."""
-
-
-NO_LABELS = Labels({}, {}, {})
-
-
 class AbstractProgram(abc.ABC):
     """What a front end provides: a log density and its constrained view, apart from the data.
 
@@ -82,10 +68,6 @@ class AbstractProgram(abc.ABC):
     def observed(self, data: PyTree) -> dict[str, ArrayLike]:
         """Returns the observed values by site."""
         return {}
-
-    def labels(self, data: PyTree) -> Labels:
-        """Returns the names of dimensions and coordinates, and constant data."""
-        return NO_LABELS
 
     def log_likelihood(self, draws: dict[str, Any], data: PyTree) -> dict[str, Array]:
         """Returns the pointwise log likelihood of the data, one row per draw."""
@@ -175,10 +157,6 @@ class Problem(eqx.Module):
     def observed(self) -> dict[str, ArrayLike]:
         """Returns the observed values by site."""
         return self.program.observed(self.data)
-
-    def labels(self) -> Labels:
-        """Returns the names of dimensions and coordinates, and constant data."""
-        return self.program.labels(self.data)
 
     def log_likelihood(self, draws: dict[str, Any]) -> dict[str, Array]:
         """Returns the pointwise log likelihood of the data, one row per draw."""

@@ -25,8 +25,8 @@ from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import graph_inputs
 from pytensor.tensor.random.type import RandomType
 
-from relbo.problem.call import ByIdentity, Keywords, checked_call
-from relbo.problem.problem import AbstractProgram, Labels, Position, Problem, Site
+from relbo.problem.call import ByIdentity, Call, Keywords, checked_call
+from relbo.problem.problem import AbstractProgram, Position, Problem, Site
 from relbo.problem.pymc_functions import graph_in_jax, logdensity_function
 from relbo.problem.unconstrained import UnconstrainedModel
 
@@ -67,9 +67,14 @@ class PyMCProgram(AbstractProgram):
     def observed(self, data: PyTree) -> dict[str, ArrayLike]:
         return find_observations(self.frozen)
 
-    def labels(self, data: PyTree) -> Labels:
-        coords, dims = coords_and_dims_for_inferencedata(self.frozen)
-        return Labels(coords, dims, find_constants(self.frozen))
+    def dims(self, data: PyTree) -> dict[str, list[str]]:
+        return coords_and_dims_for_inferencedata(self.frozen)[1]
+
+    def coords(self, data: PyTree) -> dict[str, Any]:
+        return coords_and_dims_for_inferencedata(self.frozen)[0]
+
+    def constants(self, data: PyTree) -> dict[str, ArrayLike]:
+        return find_constants(self.frozen)
 
     def log_likelihood(self, draws: dict[str, Any], data: PyTree) -> dict[str, Array]:
         plain = remove_value_transforms(self.frozen)
@@ -86,8 +91,13 @@ class PyMCProgram(AbstractProgram):
         return dict(zip(names, pointwise(*self._in_order(draws)), strict=True))
 
     def predict(
-        self, key: PRNGKeyArray, draws: dict[str, Any], data: PyTree
+        self, key: PRNGKeyArray, draws: dict[str, Any], data: PyTree, call: Call | None = None
     ) -> dict[str, Array]:
+        if call is not None:
+            raise ValueError(
+                "args: a PyMC model holds its data; for new inputs use pm.set_data and "
+                "pm.sample_posterior_predictive(posterior.to_arviz(), predictions=True)"
+            )
         # In the precision that PyMC's functions expect.
         columns = {site.name: np.asarray(draws[site.name], float) for site in self.sites}
         number = len(next(iter(columns.values())))

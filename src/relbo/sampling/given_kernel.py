@@ -37,7 +37,9 @@ class KernelPath(NamedTuple):
     white: Float[Array, "n c d"]
     acceptance: Float[Array, "n c"] | None
     """`None` if the kernel does not say."""
+    energy: Float[Array, "n c"] | None
     diverging: Bool[Array, "n c"] | None
+    num_steps: Int[Array, "n c"] | None
 
 
 class KernelState(NamedTuple):
@@ -94,7 +96,7 @@ def run_given_kernel(
     clock.lap("sample")
     weights = weigh(ensemble, chains, num_evidence_draws)[1] if num_evidence_draws else None
     clock.lap("weigh")
-    return ChainRun(chains, _findings(ensemble, chains, path), weights)
+    return ChainRun(chains, _findings(ensemble, chains), weights)
 
 
 KNOWN_PARAMETERS = frozenset({"step_size", "inverse_mass_matrix"})
@@ -180,8 +182,11 @@ def _run(
         if acceptance is not None:
             pull = (jnp.mean(acceptance) - TARGET_ACCEPTANCE) / jnp.sqrt(1.0 + number)
             log_step = jnp.where(adapt, log_step + pull, log_step).astype(log_step.dtype)
-        diverging = getattr(info, "is_divergent", None)
-        return KernelState(states, log_step), KernelPath(states.position, acceptance, diverging)
+        names = ("energy", "is_divergent", "num_integration_steps")
+        path = KernelPath(
+            states.position, acceptance, *(getattr(info, name, None) for name in names)
+        )
+        return KernelState(states, log_step), path
 
     turns = (num_before + jnp.arange(num_iterations), jr.split(key, num_iterations))
     return jax.lax.scan(iterate, state, turns)
@@ -193,7 +198,7 @@ def _chain_draws(
     """Returns what the chains visited, with the log density and the score there."""
     normal: WhiteningNormal = ensemble.normal
     white = np.asarray(path.white, float)
-    flat = white.reshape(-1, white.shape[2])
+    shape, flat = white.shape[:2], white.reshape(-1, white.shape[2])
     here = compiled_evaluate(ensemble.problem, ensemble.num_chains)(normal, flat)
     if path.acceptance is None:
         before = np.concatenate([start[None], white[:-1]])
@@ -203,14 +208,18 @@ def _chain_draws(
     return ChainDraws(
         normal.push(white),
         normal.score(flat, here.score).reshape(white.shape),
-        here.logdensity.reshape(white.shape[:2]),
+        here.logdensity.reshape(shape),
         acceptance,
+        # What the kernel does not say is not known, or did not happen, or is one step.
+        np.full(shape, np.nan) if path.energy is None else np.asarray(path.energy, float),
+        np.zeros(shape, bool) if path.diverging is None else np.asarray(path.diverging),
+        np.ones(shape, int) if path.num_steps is None else np.asarray(path.num_steps),
         step_size,
         ensemble.num_superchains,
     )
 
 
-def _findings(ensemble: Ensemble, chains: ChainDraws, path: KernelPath) -> list[Finding]:
+def _findings(ensemble: Ensemble, chains: ChainDraws) -> list[Finding]:
     found = findings_of_chains(
         UnconstrainedChains(*chains[:4]),
         ensemble.problem.coordinate_names(),
@@ -222,7 +231,7 @@ def _findings(ensemble: Ensemble, chains: ChainDraws, path: KernelPath) -> list[
             "compare with the default sampler."
         )
         found.append(Finding(text, is_fatal=False))
-    share = 0.0 if path.diverging is None else float(np.mean(np.asarray(path.diverging)))
+    share = float(np.mean(chains.diverging))
     if share > 0:
         text = f"{share:.1%} of the trajectories diverged: the posterior has narrow places."
         found.append(Finding(text, is_fatal=share > 0.01))
