@@ -3,12 +3,12 @@
 import warnings
 from collections.abc import Mapping
 from html import escape
-from importlib.metadata import version
 from typing import Any
 
 import jax.random as jr
 import numpy as np
 
+import relbo
 from relbo.problem import Problem
 from relbo.sampling.verdict import Summary
 
@@ -69,7 +69,7 @@ def arviz_data(
         )
     attributes = {
         "inference_library": "relbo",
-        "inference_library_version": version("relbo"),
+        "inference_library_version": relbo.__version__,
         "sampling_time": float(sum(seconds.values())),
         **{f"seconds_{phase.replace(' ', '_')}": float(s) for phase, s in seconds.items()},
     }
