@@ -15,6 +15,7 @@ def test_values_survive_a_round_trip(value, upper):
     parameter = Positive(value, upper=upper)
     assert_same(parameter.value, value)
     assert_same(parameter.with_value(parameter.value).value, value)
+    assert_same(parameter.known(parameter.value).value, value)
 
 
 def assert_same(found, wanted):

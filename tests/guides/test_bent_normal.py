@@ -8,18 +8,23 @@ import numpyro
 import numpyro.distributions as dist
 import optax
 import pytest
+from numpyro.distributions import biject_to
 from numpyro.infer import SVI, Trace_ELBO, init_to_value
 from numpyro.infer.autoguide import AutoDiagonalNormal, AutoNormal
 
 import relbo
 from programs import DATA, NUM, conjugate, conjugate_evidence, elbos, fit, local
-from relbo.guides.bent_normal import BendTransform
+from relbo.guides.bends import (
+    BendTransform,
+    PlacedAffine,
+    bend_features,
+    triangular,
+)
 from targets import mean_and_error
 
 
 def bend(size=4, num_parents=3):
-    slopes = 0.3 * jr.normal(jr.key(0), (2, size, 3, num_parents))
-    return BendTransform(*slopes)
+    return BendTransform(0.3 * jr.normal(jr.key(0), (4, num_parents, 2, size)))
 
 
 def test_a_bend_is_triangular_and_has_an_inverse():
@@ -40,6 +45,38 @@ def test_far_away_a_bend_is_affine():
     np.testing.assert_allclose(at(1e3), at(1e4), rtol=1e-4, atol=1e-4)
 
 
+def plain_features(x):
+    w = x / (1.0 + (x / 5.0) ** 4) ** 0.25
+    hinge = lambda v: 0.5 * jax.nn.softplus(2.0 * v)
+    return jnp.stack([w, hinge(w + 1.0), hinge(w - 1.0), w**2 - 1.0])
+
+
+def test_the_derivatives_of_a_bend_are_those_of_its_formula():
+    ours, plain = (lambda x, f=f: f(x[None])[..., 0] for f in (bend_features, plain_features))
+    x = jnp.array([-30.0, -4.0, -0.7, 0.0, 1.3, 6.0, 40.0])
+    for _ in range(3):
+        np.testing.assert_allclose(jax.vmap(ours)(x), jax.vmap(plain)(x), rtol=1e-4, atol=2e-5)
+        ours, plain = jax.jacfwd(ours), jax.jacfwd(plain)
+
+
+def test_a_placed_affine_map_is_an_affine_map_in_another_order():
+    loc, tril = jnp.arange(3.0), jnp.tril(jnp.ones((3, 3))) * 2.0
+    v = jr.normal(jr.key(2), (5, 3))
+    transform = PlacedAffine(loc, tril, jnp.array([1.9, 0.0, 1.1]))
+    expected = (loc + v @ tril.T)[:, jnp.array([2, 0, 1])]
+    np.testing.assert_allclose(transform(v), expected, rtol=1e-5)
+    np.testing.assert_allclose(transform.inv(expected), v, rtol=1e-4, atol=1e-5)
+    log_det = jnp.linalg.slogdet(jax.jacobian(transform)(v[0]))[1]
+    np.testing.assert_allclose(transform.log_abs_det_jacobian(v, expected), log_det, rtol=1e-5)
+
+
+def test_a_triangular_parameter_keeps_its_value():
+    transform = biject_to(triangular)
+    tril = jnp.array([[2.0, 0.0], [-3.0, 0.1]])
+    np.testing.assert_allclose(transform(transform.inv(tril)), tril, rtol=1e-5)
+    assert triangular(transform(jr.normal(jr.key(3), (4, 4))))
+
+
 def funnel():
     # By name, the scale would come last.
     spread = numpyro.sample("spread", dist.Normal(0.0, 1.35))
@@ -49,13 +86,13 @@ def funnel():
 def test_the_scale_comes_first():
     guide = relbo.AutoBentNormal(funnel)
     params = fit(funnel, guide, num_iterations=1)
-    slopes = jnp.zeros((2, 3, 1)).at[1, 0, 0].set(1.35)
+
+    bends = jnp.zeros((4, 2, 2, 2)).at[0, 0, 0, 1].set(1.35)
     exact = {
         "auto_place": params["auto_place"],
         "auto_loc": jnp.zeros(2),
         "auto_scale_tril": jnp.diag(jnp.array([1.35, 1.0])),
-        "auto_scale_slopes": slopes,
-        "auto_curves": jnp.zeros((2, 3, 1)),
+        "auto_bends": bends,
     }
     values = elbos(funnel, guide, exact)
     # Beyond five standard deviations it bends no further.

@@ -36,6 +36,7 @@ class Annealing(eqx.Module):
 
     @property
     def inverse_temperatures(self) -> Float[Array, " steps"]:
-        increments = jnp.cumsum(jax.nn.softmax(self.logits))
-        # The sum of a softmax is 1 up to rounding; the last step climbs the target exactly.
-        return increments.at[-1].set(1.0)
+        increments = jnp.exp(self.logits - jax.lax.stop_gradient(jnp.max(self.logits)))
+        # The last step climbs the target exactly.
+        temperatures = jnp.cumsum(increments)
+        return temperatures / temperatures[-1]

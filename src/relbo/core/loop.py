@@ -11,7 +11,7 @@ import jax.random as jr
 from jaxtyping import Array, Bool, PRNGKeyArray, PyTree, Scalar
 
 from relbo.core.kernels import AbstractKernel, Departure
-from relbo.core.parameters import split_per_step
+from relbo.core.parameters import split_per_step, with_known_values
 
 if TYPE_CHECKING:
     from relbo.core.refinement import Refinement
@@ -83,8 +83,11 @@ class _Evaluation(NamedTuple):
         return force if max_score is None else max_score * jnp.tanh(force / max_score)
 
     def is_finite(self, *, with_value: bool) -> Bool[Array, ""]:
-        is_finite = jnp.all(jnp.isfinite(self.score))
-        return is_finite & jnp.isfinite(self.logdensity) if with_value else is_finite
+        # In one reduction: XLA would compute the value again wherever the answer is used.
+        checked = jnp.ravel(self.score)
+        if with_value:
+            checked = jnp.append(checked, self.logdensity)
+        return jnp.all(jnp.isfinite(checked))
 
 
 class _Carry(NamedTuple):
@@ -128,10 +131,10 @@ def walk(
     traced once. The first turn completes no step and, where the account needs the score at the
     end, a last turn takes no step.
     """
-    kernel, account = refinement.kernel, refinement.account
+    kernel, account = with_known_values(refinement.kernel), refinement.account
     num_moves = refinement.num_steps * kernel.evaluations_per_step
     changing, constant = split_per_step(kernel)
-    noise_key, probe_key = jr.split(key)
+    noise_key, probe_key = jr.split(key) if account.counts_volume else (key, key)
     noise = _noise(kernel, noise_key, num_moves, position)
     evaluate = _evaluator(refinement, logdensity_fn, base_logdensity_fn)
 
@@ -241,13 +244,16 @@ def _steps(
     num_turns: int,
     dtype: jnp.dtype,
 ) -> _Step:
-    turns = jnp.arange(num_turns)
-    ahead = turns // refinement.kernel.evaluations_per_step
-    behind = jnp.maximum(turns - 1, 0) // refinement.kernel.evaluations_per_step
+    every = refinement.kernel.evaluations_per_step
 
-    def schedule(values: Array, index: Array) -> Array:
+    def schedule(values: Array, delay: int) -> Array:
+        # Slices instead of indices: these would compile to gathers, and to scatters in the
+        # backward pass, which take longer than the rest of a short walk.
+        each = jnp.repeat(values, every, axis=0)
         # Steps beyond the end of a schedule use its last value.
-        return values[jnp.minimum(index, values.shape[0] - 1)]
+        missing = max(num_turns - delay - len(each), 0)
+        margins = [(delay, missing)] + [(0, 0)] * (each.ndim - 1)
+        return jnp.pad(each, margins, mode="edge")[:num_turns]
 
     temperatures = (
         jnp.ones(1, dtype)
@@ -255,13 +261,13 @@ def _steps(
         else refinement.anneal.inverse_temperatures.astype(dtype)
     )
     return _Step(
-        turn=turns,
+        turn=jnp.arange(num_turns),
         noise=None,
         probe_key=None,
-        behind=jax.tree.map(lambda v: schedule(v, behind), changing),
-        ahead=jax.tree.map(lambda v: schedule(v, ahead), changing),
-        temperature_behind=schedule(temperatures, behind),
-        temperature_ahead=schedule(temperatures, ahead),
+        behind=jax.tree.map(lambda v: schedule(v, 1), changing),
+        ahead=jax.tree.map(lambda v: schedule(v, 0), changing),
+        temperature_behind=schedule(temperatures, 1),
+        temperature_ahead=schedule(temperatures, 0),
     )
 
 

@@ -1,5 +1,6 @@
 """Learnable positive numbers, for all steps or for each step."""
 
+import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -52,10 +53,13 @@ class Positive(eqx.Module):
     raw: PyTree
     upper: float | None = eqx.field(static=True)
     per_step: bool = eqx.field(static=True)
+    is_known: bool = eqx.field(static=True)
+    """Whether `raw` is the value itself: it is used, and not learned."""
 
     def __init__(self, value: Any, *, upper: float | None = None, name: str = "value"):
         self.per_step = isinstance(value, PerStep)
         self.upper = upper
+        self.is_known = False
         values = value.values if isinstance(value, PerStep) else value
         _check_inside(values, upper, name)
         self.raw = jax.tree.map(self._unconstrain, values)
@@ -78,12 +82,23 @@ class Positive(eqx.Module):
         """Returns the parameter with another value, of the structure of `self.value`."""
         return eqx.tree_at(lambda p: p.raw, self, jax.tree.map(self._unconstrain, value))
 
+    def known(self, value: PyTree) -> "Positive":
+        """Returns the parameter at a value like `self.value`, to be used and not learned."""
+        copied = object.__new__(Positive)
+        for field in dataclasses.fields(self):
+            object.__setattr__(copied, field.name, getattr(self, field.name))
+        object.__setattr__(copied, "raw", value)
+        object.__setattr__(copied, "is_known", True)
+        return copied
+
     def with_upper(self, upper: float) -> "Positive":
         """Returns the parameter with the same value and an upper end."""
         value = PerStep(self.value) if self.per_step else self.value
         return Positive(value, upper=upper)
 
     def _constrain(self, raw: Array) -> Array:
+        if self.is_known:
+            return raw
         return jnp.exp(raw) if self.upper is None else self.upper * jax.nn.sigmoid(raw)
 
     def _unconstrain(self, value: Any) -> Array:
@@ -140,6 +155,12 @@ def flatten_parameters(tree: PyTree, position: PyTree, *, interacting: bool) -> 
         return eqx.tree_at(lambda p: p.raw, node, raw)
 
     return jax.tree.map(flatten, tree, is_leaf=is_parameter)
+
+
+def with_known_values(tree: PyTree) -> PyTree:
+    """Computes the values of all parameters once, instead of in every step of a walk."""
+    known = lambda node: node.known(node.value) if is_parameter(node) else node
+    return jax.tree.map(known, tree, is_leaf=is_parameter)
 
 
 def split_per_step(tree: PyTree) -> tuple[PyTree, PyTree]:

@@ -78,7 +78,7 @@ def sampler_from_sites(refinement: Refinement, prefix: str) -> tuple[Refinement,
         if not is_parameter(node):
             return node
         name = jax.tree_util.keystr(path, simple=True, separator="_")
-        return node.with_value(_leaves_from_sites(name, node, param))
+        return node.known(_leaves_from_sites(name, node, param))
 
     kernel = jax.tree_util.tree_map_with_path(
         from_site, refinement.kernel, is_leaf=is_parameter
