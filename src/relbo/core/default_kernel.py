@@ -10,6 +10,9 @@ from relbo.core.parameters import PerStep, Positive, is_traced
 
 DEFAULT_MAX_STEP_SIZE = 1.0
 DEFAULT_MAX_SCORE = 20.0
+INITIAL_STEP_SIZE = 0.05
+"""Small, so that the base is fitted first: large steps widen a base that is still narrow, and
+training then has no reason to widen the base itself."""
 
 
 def default_kernel(
@@ -17,7 +20,7 @@ def default_kernel(
 ) -> Underdamped:
     """Returns `Underdamped` with a step size for each step and each entry of `position`."""
     upper = DEFAULT_MAX_STEP_SIZE if max_step_size is None else max_step_size
-    start = min(0.3, upper / 2)
+    start = min(INITIAL_STEP_SIZE, upper / 2)
     if num_steps == 0:
         return Underdamped(Positive(start, upper=upper), 0.9)
     fill = lambda leaf: jnp.full((num_steps, *jnp.shape(leaf)), start)
