@@ -33,7 +33,7 @@ import relbo
 from relbo import Starts, Stopping
 from relbo.training import Result
 from relbo.training.data import Call, RowStream, laid_out
-from relbo.training.stopping import SeedProgress, StoppingRule
+from relbo.training.stopping import ChunkLosses, SeedProgress, StoppingRule
 
 
 @pytest.mark.parametrize(
@@ -351,6 +351,17 @@ def test_progress_shows_loss_and_speed(capsys):
     assert "step size" in refined
     assert "it/s" in refined
     assert "learning rate" in plain
+
+
+def test_progress_estimates_when_a_fit_will_end():
+    """Two windows of 10 chunks, then twice as many at a falling rate."""
+    rule = StoppingRule(Stopping(), is_default_optimiser=True)
+    chunk = ChunkLosses(mean=0.0, variance=1.0, number=100)
+    assert rule.expected_chunks(SeedProgress()) == 60
+    assert rule.expected_chunks(SeedProgress(chunks=[chunk] * 15)) == 45
+    assert rule.expected_chunks(SeedProgress(chunks=[chunk] * 30, start=20, cooling=40)) == 30
+    forever = StoppingRule(Stopping(early=False), is_default_optimiser=True)
+    assert forever.expected_chunks(SeedProgress()) == np.inf
 
 
 @pytest.mark.parametrize(

@@ -151,6 +151,13 @@ class TrainingLoop:
         step_size = float(np.asarray(record.step_size)[best])
         rate = self.rule.rate_words(self.seeds[best])
         rate = f"step size {step_size:.3g}" if np.isfinite(step_size) else rate
-        is_over = self.iteration >= num_iterations or not self._is_alive()
         note = f"loss {loss:.6g} ± {stderr:.2g}, {rate}, {speed:.0f} it/s"
-        self._report("fit", 1.0 if is_over else self.iteration / num_iterations, note)
+        self._report("fit", self._fraction_done(num_iterations), note)
+
+    def _fraction_done(self, num_iterations: int) -> float:
+        """Estimates the share of the fit that is done, from which the time left follows."""
+        if self.iteration >= num_iterations or not self._is_alive():
+            return 1.0
+        active = [seed for seed in self.seeds if seed.result is None]
+        left = CHUNK * max(self.rule.expected_chunks(seed) for seed in active)
+        return self.iteration / min(num_iterations, self.iteration + left)

@@ -149,6 +149,16 @@ class StoppingRule:
             factor *= cosine if self._stops_early else max(cosine, 0.1)
         return factor
 
+    def expected_chunks(self, seed: SeedProgress) -> float:
+        """Returns how many chunks a seed will still take if its loss stops falling soon."""
+        done = len(seed.chunks) - seed.start
+        if not self._stops_early:
+            return math.inf
+        if seed.cooling:
+            return max(seed.cooling - done, 1)
+        plateau = max(2 * self.window - done, 1)
+        return plateau + (2 * (done + plateau) if self.is_default_optimiser else 0)
+
     def rate_words(self, seed: SeedProgress) -> str:
         """Says what is known about the learning rate."""
         factor = self.factor(seed)
