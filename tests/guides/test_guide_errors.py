@@ -163,7 +163,9 @@ def test_a_hierarchical_guide_is_walked_in_unconstrained_space_or_refused():
     guide = relbo.refine(
         hierarchical,
         program,
-        refinement=relbo.Refinement(num_steps=2, space="unconstrained", anneal=False),
+        refinement=relbo.Refinement(
+            relbo.Underdamped(0.3), num_steps=2, space="unconstrained", anneal=False
+        ),
     )
     params = fit(program, guide, num_iterations=100)
     mean, error = mean_and_error(elbos(program, guide, params))

@@ -31,7 +31,7 @@ def test_parameters_of_the_model_are_learned():
 
 
 def test_current_parameters_of_the_model_take_effect():
-    guide = relbo.AutoRefined(of_scale, num_steps=4)
+    guide = relbo.AutoRefined(of_scale, kernel=relbo.Underdamped(0.3), num_steps=4)
     _, _, params = prepare(of_scale, guide, DATA)
     assert params["scale"] == pytest.approx(5.0)
     draw = jax.jit(
@@ -103,7 +103,7 @@ def test_mutable_state_is_updated_once_per_step(loss):
 
 
 def test_current_mutable_state_takes_effect_in_draws():
-    guide = relbo.AutoRefined(normed, num_steps=2)
+    guide = relbo.AutoRefined(normed, kernel=relbo.Underdamped(0.3), num_steps=2)
     _, _, params = prepare(normed, guide, DATA)
     draw = jax.jit(
         lambda mean: guide.sample_posterior(

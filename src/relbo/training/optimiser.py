@@ -94,7 +94,8 @@ def units_for(guide: Any) -> Units | None:
         tril = params[f"{prefix}_scale_tril"]
         inverse = solve_triangular(tril, jnp.eye(len(tril), dtype=tril.dtype), lower=True)
         unit = 1.0 / jnp.linalg.norm(inverse, axis=0)
-        return {f"{prefix}_loc": unit, f"{prefix}_scale_tril": _tril_units(tril, unit)}
+        units = _matrix_units if isinstance(base, AutoBentNormal) else _vector_units
+        return {f"{prefix}_loc": unit, f"{prefix}_scale_tril": units(tril, unit)}
 
     def by_site(params: dict[str, Any]) -> dict[str, Array]:
         units = {}
@@ -115,14 +116,31 @@ def _softplus_units(
     return change / -jnp.expm1(-scale)
 
 
-def _tril_units(tril: Float[Array, "d d"], unit: Float[Array, " d"]) -> Float[Array, " n"]:
+def _matrix_units(tril: Float[Array, "d d"], unit: Float[Array, " d"]) -> Float[Array, "d d"]:
+    """Computes units for the unconstrained matrix of a factor, see `TriangularTransform`."""
+    below, change = _row_units(tril, unit)
+    diagonal = jnp.diagonal(tril)
+    rows = jnp.broadcast_to(below[:, None], tril.shape)
+    return jnp.where(jnp.eye(len(tril), dtype=bool), (change / diagonal)[:, None], rows)
+
+
+def _vector_units(tril: Float[Array, "d d"], unit: Float[Array, " d"]) -> Float[Array, " n"]:
     """Computes units for NumPyro's unconstrained vector of a factor.
 
     It has the entries below the diagonal, each row divided by its diagonal, then the diagonal.
+    """
+    below, change = _row_units(tril, unit)
+    rows = jnp.broadcast_to(below[:, None], tril.shape)
+    packed = matrix_to_tril_vec(rows, diagonal=-1)
+    return jnp.concatenate([packed, _softplus_units(jnp.diagonal(tril), change)])
+
+
+def _row_units(
+    tril: Float[Array, "d d"], unit: Float[Array, " d"]
+) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
+    """Returns units for the entries below the diagonal, and how far the diagonal may move.
+
     The entries of a row move its coordinate only, so that they all share its unit.
     """
     diagonal = jnp.diagonal(tril)
-    rows = jnp.broadcast_to((unit / diagonal)[:, None], tril.shape)
-    change = diagonal * unit / jnp.linalg.norm(tril, axis=1)
-    below = matrix_to_tril_vec(rows, diagonal=-1)
-    return jnp.concatenate([below, _softplus_units(diagonal, change)])
+    return unit / diagonal, diagonal * unit / jnp.linalg.norm(tril, axis=1)
