@@ -124,7 +124,7 @@ def test_refinement_without_steps_is_its_base():
 
 def test_default_guide_reaches_the_evidence():
     guide = relbo.AutoRefined(conjugate)
-    params = fit(conjugate, guide, DATA, num_iterations=500)
+    params = fit(conjugate, guide, DATA, num_iterations=1000)
     assert guide.refinement.num_steps == 8
     assert guide.bound.valid is True
     mean, error = mean_and_error(elbos(conjugate, guide, params, DATA))

@@ -90,16 +90,14 @@ def _used(num_parents: int, size: int, dtype: Any) -> Float[np.ndarray, "4 p 2 d
 def bend_features(x: Float[Array, "*n p"]) -> Float[Array, "*n 4 p"]:
     """Returns f(w), with w the coordinates levelled off."""
     w, _ = _levelled(x)
-    # Bounded by the levels, so that no power overflows.
-    power = jnp.exp(2.0 * w)
-    hinges = (0.5 * jnp.log1p(math.exp(2.0 * shift) * power) for shift in (1, -1))
+    hinges = (0.5 * jnp.log1p(power) for power in _powers(w))
     return jnp.stack([w, *hinges, w * w - 1.0], -2)
 
 
 @jax.custom_jvp
 def _feature_slopes(x: Float[Array, "*n p"]) -> Float[Array, "*n 4 p"]:
     w, slope = _levelled(x)
-    hinges = (0.5 * slope * (1.0 + jnp.tanh(w + shift)) for shift in (1, -1))
+    hinges = (slope - slope / (1.0 + power) for power in _powers(w))
     return jnp.stack([slope, *hinges, 2.0 * w * slope], -2)
 
 
@@ -108,9 +106,15 @@ def _feature_curvatures(x: Float[Array, "*n p"]) -> Float[Array, "*n 4 p"]:
     third = (x / LIMIT) ** 3
     curvature = -5.0 / LIMIT * slope * third / (1.0 + third * x / LIMIT)
     square = slope * slope
-    steps = (jnp.tanh(w + shift) for shift in (1, -1))
-    hinges = (0.5 * (1.0 + a) * (curvature + square * (1.0 - a)) for a in steps)
+    rests = (1.0 / (1.0 + power) for power in _powers(w))
+    hinges = ((1.0 - rest) * (curvature + 2.0 * square * rest) for rest in rests)
     return jnp.stack([curvature, *hinges, 2.0 * (w * curvature + square)], -2)
+
+
+def _powers(w: Float[Array, "*n p"]) -> tuple[Float[Array, "*n p"], ...]:
+    """Returns exp(2(w + 1)) and exp(2(w - 1)); w is bounded, so that neither overflows."""
+    power = jnp.exp(2.0 * w)
+    return math.exp(2.0) * power, math.exp(-2.0) * power
 
 
 bend_features.defjvp(
@@ -153,8 +157,8 @@ class PlacedAffine(Transform):
     ):
         self.loc, self.scale_tril = loc, scale_tril
         # A sort takes longer to compile and to run than all comparisons.
-        ranks = jnp.sum(place < place[:, None], -1, keepdims=True)
-        self.order = jnp.asarray(ranks == np.arange(len(place)), loc.dtype)
+        ranks = jnp.sum(place[None] < place[:, None], -1, keepdims=True)
+        self.order = jnp.asarray(ranks == np.arange(len(place))[None], loc.dtype)
         self.placed_loc, self.placed_scale = self.order @ loc, self.order @ scale_tril
 
     def __call__(self, x: Float[Array, "*n d"]) -> Float[Array, "*n d"]:

@@ -166,9 +166,9 @@ class StoppingRule:
         if not self._stops_early:
             return math.inf
         if seed.cooling:
-            return max(seed.cooling - done, 1)
-        plateau = max(2 * self.window - done, 1)
-        return plateau + (2 * (done + plateau) if self.is_default_optimiser else 0)
+            return float(max(seed.cooling - done, 1))
+        plateau = float(max(2 * self.window - done, 1))
+        return plateau + (2 * (done + plateau) if self.is_default_optimiser else 0.0)
 
     def rate_words(self, seed: SeedProgress) -> str:
         """Says what is known about the learning rate."""
