@@ -353,25 +353,6 @@ def test_progress_shows_loss_and_speed(capsys):
     assert "learning rate" in plain
 
 
-@pytest.mark.parametrize(
-    ("variance", "slope", "num_draws", "is_cooling"),
-    [
-        (1e-3, 0.0, 16, True),
-        (1e-2, 0.0, 16, False),
-        (1e-3, 0.1, 16, False),
-        (1e-3, 0.0, None, False),
-    ],
-)
-def test_a_tight_bound_needs_no_long_windows(variance, slope, num_draws, is_cooling):
-    rule = StoppingRule(Stopping(), is_default_optimiser=True, num_draws=num_draws)
-    seed = SeedProgress()
-    signs = np.tile([-1.0, 1.0], 50)
-    for chunk in range(6):
-        losses = 5.0 - slope * chunk + variance**0.5 * signs
-        rule.apply(seed, losses, -1, 100 * (chunk + 1))
-    assert bool(seed.cooling) is is_cooling
-
-
 def test_progress_estimates_when_a_fit_will_end():
     """Two windows of 10 chunks, then twice as many at a falling rate."""
     rule = StoppingRule(Stopping(), is_default_optimiser=True)

@@ -121,11 +121,7 @@ def fit(
             'on_failure: "back off" needs an optimiser of optax, whose updates can be scaled, '
             f"got {type(optimiser).__name__}"
         )
-    rule = StoppingRule(
-        stopping,
-        is_default_optimiser=program.is_default_optimiser,
-        num_draws=program.num_draws,
-    )
+    rule = StoppingRule(stopping, is_default_optimiser=program.is_default_optimiser)
     order_keys = jax.vmap(lambda key: jr.fold_in(key, 1))(keys)
     stream = RowStream(data, order_keys, spread)
     with progress_bar(progress) as report, contextlib.closing(stream):

@@ -20,7 +20,6 @@ from numpyro.infer.svi import SVIState
 from relbo._devices import Spread
 from relbo.core.parameters import is_traced
 from relbo.guides.auto_refined import AutoRefined
-from relbo.guides.refined_guide import AbstractRefinedGuide
 from relbo.problem.call import ByIdentity
 from relbo.problem.refusals import NEEDS_VALUES
 from relbo.problem.traces import Model, initial_run, latent_names
@@ -28,7 +27,6 @@ from relbo.training.data import TrainingData
 from relbo.training.guide_copy import as_new, forget, freezes_data
 from relbo.training.optimiser import default_optimiser, scalable, units_for
 from relbo.training.update import (
-    NUM_DRAWS,
     Carry,
     Control,
     InitialValues,
@@ -90,15 +88,6 @@ class Program:
         whole = None if spread is None else spread.everywhere
         self.chunk = jax.jit(self._chunks(self.updates), out_shardings=whole)
         self.params = jax.jit(self._over_seeds(self.updates.params, (0, 0)))
-
-    @property
-    def num_draws(self) -> int | None:
-        """The number of independent draws in the loss, if the loss is a bound by default."""
-        guide = self.guide
-        if self._given_loss is not None or not isinstance(guide, AbstractRefinedGuide):
-            return None
-        is_bound = guide.bound.valid is True and not guide.refinement.kernel.interacting
-        return NUM_DRAWS if is_bound else None
 
     def initial(self, keys: Key[Array, " s"], first: tuple) -> InitialValues:
         """Draws initial values of all parameters, as if the guide had never been used."""

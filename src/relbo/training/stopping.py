@@ -14,10 +14,6 @@ from relbo.training.optimiser import RATE
 CHUNK = 100
 """Number of iterations that are compiled into one call; the losses are examined after each."""
 MAX_BACK_OFFS = 10
-SMALL_GAP = 0.01
-"""A guide that is this near to the posterior, in nats, has little to gain."""
-SHORT_WINDOW = 3
-"""Number of chunks in each of the two windows that show such a guide."""
 _CLIP = 5.0
 """Losses that exceed the median by more than this number of deviations are outliers."""
 
@@ -39,9 +35,7 @@ class Stopping:
         early: whether to stop when the smoothed loss no longer falls.
         patience: number of iterations of each of the two windows that are compared, at least; a
             quarter of the run once that is longer. The loss no longer falls if its mean over
-            the last window is no lower than over the one before. Windows of 300 iterations are
-            enough where the variance of the losses shows that the guide is within about 0.01
-            nats of the posterior (half the variance of the log weights).
+            the last window is no lower than over the one before.
         seconds: time budget; the fit stops at the end of the first chunk of 100 iterations that
             exceeds it. With checkpoints the warm start is not cut short, so that a resumed run
             equals one without a time budget.
@@ -135,14 +129,9 @@ class StoppingRule:
     Args:
         stopping: the options of the user.
         is_default_optimiser: whether the learning rate falls to zero before the fit stops.
-        num_draws: number of independent draws whose log weights a loss averages, if it is a
-            bound; `None` otherwise.
     """
 
-    def __init__(
-        self, stopping: Stopping, *, is_default_optimiser: bool, num_draws: int | None = None
-    ):
-        self._num_draws = num_draws
+    def __init__(self, stopping: Stopping, *, is_default_optimiser: bool):
         self.is_default_optimiser = is_default_optimiser
         self.window = max(1, -(-stopping.patience // CHUNK))
         self._stops_early = stopping.early
@@ -206,7 +195,7 @@ class StoppingRule:
             seed.best, seed.best_sd, seed.keep = chunk.mean, math.sqrt(chunk.variance), True
         if seed.cooling:
             self._end_cooling(seed, iteration, chunks_left)
-        elif self._is_plateau(seed) or self._is_tight(seed):
+        elif self._is_plateau(seed):
             if self.is_default_optimiser:
                 self._cool(seed, chunks_left)
             elif self._stops_early:
@@ -251,15 +240,6 @@ class StoppingRule:
             return False
         before, after = chunks[-2 * window : -window], chunks[-window:]
         return _mean(before) <= _mean(after)
-
-    def _is_tight(self, seed: SeedProgress) -> bool:
-        """Returns whether the bound is nearly the evidence and hardly rises."""
-        chunks = seed.chunks[seed.start :]
-        if self._num_draws is None or len(chunks) < 2 * SHORT_WINDOW:
-            return False
-        before, after = chunks[-2 * SHORT_WINDOW : -SHORT_WINDOW], chunks[-SHORT_WINDOW:]
-        variance = self._num_draws * float(np.mean([chunk.variance for chunk in after]))
-        return 0.5 * variance < SMALL_GAP and _mean(before) - _mean(after) < SMALL_GAP
 
 
 def _mean(chunks: list[ChunkLosses]) -> float:
