@@ -166,14 +166,12 @@ def sample_until_good(ensemble: Ensemble, num_draws: int) -> tuple[ChainDraws, l
     wanted = 0.5 * length * ensemble.num_chains
     chains, before = ensemble.sample(max(length, MIN_LENGTH)), None
     found: list[Finding] = []
-    rejected, can_be_joined = 0.0, False
+    rejected = 0.0
     for turn in range(MAX_ROUNDS):
         found = _examine(ensemble, chains)
         is_fine = not found and _agree(ensemble, chains)
         if ensemble.has_narrow_places:
             found += _compare(ensemble, before, chains)
-        if before is not None and can_be_joined and is_fine and not found:
-            chains, can_be_joined = joined(before, chains), False
         rejected = float(np.max(rejected_in_tails(_some(chains), chains.acceptance.T)))
         is_stuck = rejected > MAX_REJECTED
         effective = _effective(chains)
@@ -182,14 +180,11 @@ def sample_until_good(ensemble: Ensemble, num_draws: int) -> tuple[ChainDraws, l
         if (is_good and effective >= wanted) or is_last:
             break
         missing = 1.2 * wanted / effective - 1.0
-        # Coordinates that were fitted twice are hardly better the third time.
-        if is_good and (4 * effective > wanted or turn > 1):
+        if is_good and 4 * effective > wanted:
             more = int(np.ceil(len(chains.draws) * np.clip(missing, 0.25, 16)))
             chains = joined(chains, ensemble.sample(more))
         else:
             before = chains
-            # A run that disagrees with the one before it may agree with the next.
-            can_be_joined = is_fine and not is_stuck and 4 * effective > wanted
             ensemble.rewhiten(chains)
             # A neck may be cut off at a depth that depends on the step: compare with smaller.
             is_first_comparison = turn == 0 and ensemble.has_narrow_places
