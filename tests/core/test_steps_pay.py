@@ -11,7 +11,9 @@ import pytest
 import relbo
 from registry import COVER, VALID, make, particles
 
-NUM_ITERATIONS, NUM_DRAWS = 200, 2000
+NUM_ITERATIONS, NUM_DRAWS = 2000, 2000
+"""Steps that push particles apart (SGLDR) are below the base by 0.05 after 200 iterations, 0.03
+after 600 and 0.01 after 2,000: training has to make them small."""
 LOC = -0.5 * jnp.ones(2)
 """The base N(-1/2, 1) is the best normal for both densities."""
 
@@ -54,16 +56,8 @@ def _pairs():
     # `GaussianAccount("draw")` without steps is a normal around a draw of the base and not the
     # base: it is 0.5 to 0.7 below, whatever the steps.
     pairs = [pair for pair in VALID if pair[1] != 'GaussianAccount("draw")']
-    return [pytest.param(*pair, marks=_marks(pair)) for pair in pairs]
-
-
-def _marks(pair):
-    marks = [] if pair in COVER else [pytest.mark.slow]
-    if pair == ("SGLDR", "ReverseKernelAccount"):
-        # It loses 0.03 to 0.12 nats on both densities with each of six seeds, before and after
-        # the random numbers of a walk changed. Why is not known.
-        marks.append(pytest.mark.xfail(reason="SGLDR loses about 0.05 nats", strict=False))
-    return marks
+    slow = pytest.mark.slow
+    return [pytest.param(*pair, marks=() if pair in COVER else slow) for pair in pairs]
 
 
 @pytest.mark.parametrize(("kernel", "account"), _pairs())
