@@ -210,8 +210,8 @@ class Refinement(eqx.Module):
     ) -> Path:
         """Continues with the sampler after its T steps: the last step size, temperature 1.
 
-        There is no log q and no accept-reject step, so the draws have the bias of a finite step
-        size.
+        The draws come without log q and are not accepted or rejected, so they have the bias of
+        a finite step size.
 
         Args:
             key: a random key or an integer seed.

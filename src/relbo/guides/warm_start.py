@@ -59,7 +59,7 @@ def density_of(model: Model, call: Call) -> Problem | None:
         # Its posterior has the right scales, and a mean that training corrects.
         return density_of(ModelWithPlates(model, FixedMinibatch), call)
     except ValueError:
-        # Free parameters or discrete sites: there is no density to fit.
+        # With free parameters or discrete sites a model has no density that a normal could fit.
         return None
 
 

@@ -40,6 +40,13 @@ def checked_call(args: tuple | list, kwargs: Keywords) -> Call:
     return Call(with_arrays("args", tuple(args)), with_arrays("kwargs", dict(kwargs or {})))
 
 
+def refuse_arguments(args: tuple | list, kwargs: Keywords, reason: str) -> None:
+    """Refuses arguments for a model that takes none."""
+    call = checked_call(args, kwargs)
+    if call.args or call.kwargs:
+        raise ValueError(f"args: {reason}")
+
+
 class ByIdentity:
     """Makes a value hashable: it is equal to itself only. It keeps the value alive."""
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree, Scalar
 
-from relbo.problem.call import ByIdentity, Keywords, checked_call
+from relbo.problem.call import ByIdentity, Keywords, refuse_arguments
 from relbo.problem.problem import AbstractProgram, Position, Problem, Site
 from relbo.problem.unconstrained import UnconstrainedModel
 
@@ -102,9 +102,7 @@ def read_foreign(
     params: dict[str, PyTree],
 ) -> Problem:
     """Reads a density from elsewhere as a problem."""
-    call = checked_call(args, kwargs)
-    if call.args or call.kwargs:
-        raise ValueError("args: a density from elsewhere takes none besides its position")
+    refuse_arguments(args, kwargs, "a density from elsewhere takes none besides its position")
     names = list(getattr(model, "param_unc_names", model.param_names)())
     if len(names) != model.param_unc_num():
         raise ValueError(

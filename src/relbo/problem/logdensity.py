@@ -11,7 +11,7 @@ from jaxtyping import Array, PyTree, Scalar
 from numpyro.distributions import ImproperUniform, constraints
 from numpyro.infer import init_to_value
 
-from relbo.problem.call import Keywords, checked_call
+from relbo.problem.call import Keywords, refuse_arguments
 from relbo.problem.problem import AbstractProgram, Position, Problem, Site
 
 
@@ -101,8 +101,6 @@ def read_logdensity(
     params: dict[str, PyTree],
 ) -> Problem:
     """Reads a log density as a problem."""
-    call = checked_call(args, kwargs)
-    if call.args or call.kwargs:
-        raise ValueError("args: a log density takes none besides its position")
+    refuse_arguments(args, kwargs, "a log density takes none besides its position")
     sites = tuple(Site(name, leaf.shape) for name, leaf in model.start.items())
     return Problem(LogDensityProgram(model, sites), ())

@@ -25,7 +25,7 @@ from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import graph_inputs
 from pytensor.tensor.random.type import RandomType
 
-from relbo.problem.call import ByIdentity, Call, Keywords, checked_call
+from relbo.problem.call import ByIdentity, Call, Keywords, refuse_arguments
 from relbo.problem.problem import AbstractProgram, Position, Problem, Site
 from relbo.problem.pymc_functions import graph_in_jax, logdensity_function
 from relbo.problem.unconstrained import UnconstrainedModel
@@ -151,9 +151,7 @@ class PyMCProgram(AbstractProgram):
 
 def read_pymc(model: Any, args: tuple, kwargs: Keywords, params: dict[str, PyTree]) -> Problem:
     """Reads a PyMC model as a problem."""
-    call = checked_call(args, kwargs)
-    if call.args or call.kwargs:
-        raise ValueError("args: a PyMC model holds its data; change them with pm.set_data")
+    refuse_arguments(args, kwargs, "a PyMC model holds its data; change them with pm.set_data")
     if not model.free_RVs:
         raise ValueError("the model has no free variable: there is nothing to infer")
     discrete = [variable.name for variable in model.discrete_value_vars]

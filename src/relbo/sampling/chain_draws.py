@@ -44,3 +44,9 @@ def joined(*parts: ChainDraws) -> ChainDraws:
         return parts[0]
     both = lambda name: np.concatenate([getattr(part, name) for part in parts])
     return parts[-1]._replace(**{name: both(name) for name in PARTS})
+
+
+def default_num_superchains(num_chains: int) -> int:
+    """Returns about as many groups as there are chains in each."""
+    divisors = [k for k in range(2, num_chains) if num_chains % k == 0]
+    return min(divisors, key=lambda k: abs(np.log(k * k / num_chains)), default=num_chains)

@@ -135,6 +135,19 @@ def chain_spread(draws: Float[np.ndarray, "chains draws n"]) -> Float[np.ndarray
     return between / np.where(within > 0, within, np.inf)
 
 
+def largest_autocorrelation(draws: Float[np.ndarray, "draws chains n"]) -> float:
+    """Computes the largest autocorrelation of a coordinate from one draw to the next."""
+    centred = draws - draws.mean((0, 1))
+    products = np.mean(centred[1:] * centred[:-1], (0, 1))
+    variances = np.mean(centred**2, (0, 1))
+    return float(np.max(products / np.maximum(variances, 1e-300)))
+
+
+def independence(correlation: float) -> float:
+    """Returns how many independent draws one draw of an autoregression is worth."""
+    return (1 - correlation) / (1 + correlation)
+
+
 def drift(
     draws: Float[np.ndarray, "chains draws n"],
 ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:

@@ -25,7 +25,8 @@ from relbo.gaussian import (
     whitening_of_draws,
 )
 from relbo.problem import Problem
-from relbo.sampling.chain_draws import ChainDraws, joined
+from relbo.sampling.chain_draws import ChainDraws, default_num_superchains, joined
+from relbo.sampling.diagnostics import independence, largest_autocorrelation
 from relbo.sampling.hamiltonian import (
     METHODS,
     ChainNoise,
@@ -77,7 +78,7 @@ class Ensemble:
         self._placed_problem = placed(spread, problem)
         self._spread = spread
         self.method = self._first_method = METHODS[method]
-        self.num_superchains = _num_superchains(num_chains)
+        self.num_superchains = default_num_superchains(num_chains)
         self.normal = narrow_normal(np.zeros(problem.size))
         self.modes = [self.normal]
         self.has_all_modes = True
@@ -170,8 +171,8 @@ class Ensemble:
     def _noticeable_shift(self, visited: ChainDraws) -> float:
         """Returns a change of the scales in a window that is more than noise."""
         # Draws of a chain are correlated: at least four count as one.
-        independence = _independence(_largest_autocorrelation(visited.draws))
-        effective = np.clip(independence, 1 / 16, 1 / 4) * visited.logdensity.size
+        share = independence(largest_autocorrelation(visited.draws))
+        effective = np.clip(share, 1 / 16, 1 / 4) * visited.logdensity.size
         noise = (2 * np.log(2 * self.problem.size) / effective) ** 0.5
         return float(max(0.25, 1.3 * noise))
 
@@ -181,12 +182,12 @@ class Ensemble:
         It helps coordinates that are much wider than the others. Where a scale depends on the
         place, only new momenta help.
         """
-        correlation = _largest_autocorrelation(visited.draws)
+        correlation = largest_autocorrelation(visited.draws)
         while correlation > SLOW and self._length < MAX_LENGTH and not self.is_late():
             self._length *= LENGTHENING
             before, visited = correlation, self._advance(MAX_WINDOW, adapt=True)
-            correlation = _largest_autocorrelation(visited.draws)
-            if _independence(correlation) < 1.1 * LENGTHENING * _independence(before):
+            correlation = largest_autocorrelation(visited.draws)
+            if independence(correlation) < 1.1 * LENGTHENING * independence(before):
                 self._length /= LENGTHENING
                 break
 
@@ -399,22 +400,3 @@ class Ensemble:
     def _real(self, value: Any) -> Any:
         """Converts to the type that the program is compiled for."""
         return np.asarray(value, self._dtype)
-
-
-def _largest_autocorrelation(draws: Float[np.ndarray, "n c d"]) -> float:
-    """Returns the largest autocorrelation of a coordinate from one draw to the next."""
-    centred = draws - draws.mean((0, 1))
-    products = np.mean(centred[1:] * centred[:-1], (0, 1))
-    variances = np.mean(centred**2, (0, 1))
-    return float(np.max(products / np.maximum(variances, 1e-300)))
-
-
-def _independence(correlation: float) -> float:
-    """Returns how many independent draws one draw of an autoregression is worth."""
-    return (1 - correlation) / (1 + correlation)
-
-
-def _num_superchains(num_chains: int) -> int:
-    """Returns about as many groups as there are chains in each."""
-    divisors = [k for k in range(2, num_chains) if num_chains % k == 0]
-    return min(divisors, key=lambda k: abs(np.log(k * k / num_chains)), default=num_chains)

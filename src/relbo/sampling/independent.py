@@ -21,7 +21,7 @@ from relbo.problem import Problem
 from relbo.problem.numpyro import log_abs_det, substituted
 from relbo.problem.traces import run
 from relbo.sampling._sample import _constrain, _seed_words
-from relbo.sampling.ensemble import _num_superchains
+from relbo.sampling.chain_draws import default_num_superchains
 from relbo.sampling.evidence import LogWeights
 from relbo.sampling.findings import (
     Finding,
@@ -166,7 +166,7 @@ def _accepted(
         values,
         num_draws=min(num_draws, visited.size),
         sample_stats={"lp": chains.logdensity.T, "acceptance_rate": acceptance.T},
-        num_superchains=_num_superchains(num_chains),
+        num_superchains=default_num_superchains(num_chains),
         step_size=None,
         # What the chains visit are draws of the same paths, given that they end there.
         log_weights=LogWeights(proposals.log_weights, kept.log_weights.ravel()),
