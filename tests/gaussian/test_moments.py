@@ -123,7 +123,11 @@ def test_a_funnel_is_narrower_than_a_parent_of_many():
     rng = np.random.default_rng(0)
     normals = [fitted(*funnel(rng, number, sd=sd)) for number, sd in ((9, SD), (80, 0.2))]
     # The log scale changes by the slope times four standard deviations.
-    changes = [normal.dependence.largest_change() for normal in normals]
+    ends = [np.full(len(normal.loc), 2.0) for normal in normals]
+    changes = [
+        normal.dependence.largest_change(-end, end)
+        for normal, end in zip(normals, ends, strict=True)
+    ]
     np.testing.assert_allclose(changes, [4 * SD, 4 * 0.2], rtol=0.3)
 
 
@@ -148,3 +152,19 @@ def test_draws_that_are_not_finite_are_left_out():
     points, score = funnel(np.random.default_rng(5), 1)
     score[::7] = np.nan
     assert fitted(points, score).parents == [0]
+
+
+def test_a_neck_that_few_draws_are_in_is_straightened():
+    """A scale t / sqrt(1 + t^2): small in the long left tail of log t, constant elsewhere."""
+    rng = np.random.default_rng(7)
+    number, shape = 20_000, 2.0
+    t = rng.gamma(shape, size=number)
+    scale = t / np.sqrt(1.0 + t**2)
+    standard = rng.normal(size=(number, 3))
+    # d log scale / d log t = 1 / (1 + t^2)
+    of_parent = shape - t + np.sum(standard**2 - 1.0, 1) / (1.0 + t**2)
+    points = np.concatenate([np.log(t)[:, None], scale[:, None] * standard], 1)
+    score = np.concatenate([of_parent[:, None], -standard / scale[:, None]], 1)
+    white = fitted(points, score).pull(points)
+    in_neck = t < np.quantile(t, 0.002)
+    assert np.all(np.abs(np.log(white[in_neck, 1:].std(0))) < 0.5)

@@ -8,6 +8,7 @@ import numpyro.distributions as dist
 import pytest
 from numpyro.distributions import constraints
 
+from relbo.core.dynamics import EVEN_KICK
 from relbo.problem import read
 from relbo.sampling import hamiltonian as ensemble
 from relbo.sampling.ensemble import METHODS, Ensemble
@@ -69,9 +70,11 @@ def test_a_trajectory_is_that_of_blackjax_and_metropolis_decides(chains, x64):
     chains._advance(1)
     logdensity = by_hand(chains.problem, normal)
     gradient = jax.jit(jax.value_and_grad(logdensity))
-    step = jax.jit(
-        blackjax.mcmc.integrators.velocity_verlet(logdensity, lambda p: 0.5 * jnp.sum(p**2))
-    )
+    outer = EVEN_KICK / 4
+    coefficients = [outer, 0.5, 1 - 2 * outer, 0.5, outer]
+    integrator = blackjax.mcmc.integrators.generate_euclidean_integrator(coefficients)
+    step = jax.jit(integrator(logdensity, lambda p: 0.5 * jnp.sum(p**2)))
+    num_pairs = int(np.ceil(noise.length[0] / 0.6))
     accepted = []
     for chain in range(CHAINS):
         value, score = gradient(start[chain])
@@ -79,8 +82,8 @@ def test_a_trajectory_is_that_of_blackjax_and_metropolis_decides(chains, x64):
             start[chain], noise.momentum[0, chain], value, score
         )
         end = state
-        for _ in range(int(np.ceil(noise.length[0] / 0.3))):
-            end = step(end, 0.3)
+        for _ in range(num_pairs):
+            end = step(end, noise.length[0] / num_pairs)
         energy = lambda s: 0.5 * np.sum(s.momentum**2) - s.logdensity
         accept = noise.uniform[0, chain] < np.exp(energy(state) - energy(end))
         expected = end.position if accept else start[chain]

@@ -24,6 +24,10 @@ SMALLEST_SUM = 0.6
 small: together its children hold it in its place."""
 MAX_DRAWS = 4096
 """The largest number of draws that is looked at."""
+TAIL = 0.05
+"""The share of draws on either side of a parent that are looked at more closely."""
+MIN_SPREAD = 3.0
+"""Log scales that differ from their median by less are never outliers."""
 MAX_CANDIDATES = 1000
 """The largest number of coordinates in which parents are looked for."""
 
@@ -54,10 +58,11 @@ def whitening_of_draws(
     shift = distance_from_white(white)
     parents = choose_parents(standard.draws, standard.score)
     if len(parents):
-        found = _with_parents(standard.draws, standard.score, parents, normal.is_dense)
+        children = standard.with_tails(points, score, parents)
+        found = _with_parents(standard.draws, *children, parents, normal.is_dense)
     elif normal.is_dense and normal.dependence is None:
         # The present normal counts for some draws.
-        fine = np.all(np.isfinite(score), 1) & np.all(np.isfinite(points), 1)
+        fine = _finite_rows(points, score)
         return normal_of_draws(normal, white[fine], normal.pulled_score(score[fine]))
     elif normal.is_dense:
         size = points.shape[1]
@@ -74,14 +79,48 @@ class _Standardised(NamedTuple):
     loc: Float[np.ndarray, " d"]
     scale: Float[np.ndarray, " d"]
 
+    def with_tails(
+        self,
+        points: Float[np.ndarray, "m d"],
+        score: Float[np.ndarray, "m d"],
+        parents: Int[np.ndarray, " p"],
+    ) -> tuple[Float[np.ndarray, "k d"], Float[np.ndarray, "k d"]]:
+        """Returns draws and scores of which up to half are in the tails of the parents.
+
+        What the others are given the parents does not depend on how the parents are chosen, and
+        it is in the tails that scales become small.
+        """
+        fine = _finite_rows(points, score)
+        if len(fine) <= MAX_DRAWS:
+            return self.draws, self.score
+        values = points[np.ix_(fine, parents)]
+        low, high = np.quantile(values, [TAIL, 1 - TAIL], 0)
+        in_tails = np.flatnonzero(np.any((values < low) | (values > high), 1))
+        half = MAX_DRAWS // 2
+        some = fine[
+            np.union1d(_evenly(len(fine), half), in_tails[_evenly(len(in_tails), half)])
+        ]
+        return (points[some] - self.loc) / self.scale, score[some] * self.scale
+
+
+def _finite_rows(
+    points: Float[np.ndarray, "n d"], score: Float[np.ndarray, "n d"]
+) -> Int[np.ndarray, " m"]:
+    return np.flatnonzero(np.all(np.isfinite(score), 1) & np.all(np.isfinite(points), 1))
+
+
+def _evenly(length: int, number: int) -> Int[np.ndarray, " m"]:
+    """Returns evenly spaced indices into range(length), all of them if there are few."""
+    return np.linspace(0, length - 1, min(number, length)).astype(int)
+
 
 def _standardised(
     points: Float[np.ndarray, "n d"], score: Float[np.ndarray, "n d"]
 ) -> _Standardised | None:
     """Returns draws with mean 0 and standard deviation 1, or `None` if there are too few."""
-    fine = np.all(np.isfinite(score), 1) & np.all(np.isfinite(points), 1)
-    some = np.linspace(0, np.sum(fine) - 1, min(MAX_DRAWS, np.sum(fine))).astype(int)
-    points, score = points[fine][some], score[fine][some]
+    fine = _finite_rows(points, score)
+    some = fine[_evenly(len(fine), MAX_DRAWS)]
+    points, score = points[some], score[some]
     if len(points) < 100 or points.shape[1] < 2:
         return None
     loc, scale = points.mean(0), points.std(0)
@@ -164,21 +203,30 @@ def _log_scales(
     tiny = 1e-30
     values = 0.5 * (np.log(np.abs(centred) + tiny) - np.log(np.abs(score) + tiny))
     middle = np.median(values, 0)
-    spread = 1.5 * np.median(np.abs(values - middle), 0)
-    return np.clip(values, middle - 5 * spread - 1e-9, middle + 5 * spread + 1e-9)
+    # Without losing narrow places, where few draws are.
+    spread = np.maximum(7.5 * np.median(np.abs(values - middle), 0), MIN_SPREAD)
+    return np.clip(values, middle - spread, middle + spread)
 
 
 def _with_parents(
-    standard: Float[np.ndarray, "n d"],
-    score: Float[np.ndarray, "n d"],
+    draws: Float[np.ndarray, "n d"],
+    standard: Float[np.ndarray, "m d"],
+    score: Float[np.ndarray, "m d"],
     parents: Int[np.ndarray, " p"],
     is_dense: bool,
 ) -> WhiteningNormal:
-    """Fits the map in which all other coordinates depend on the parents."""
+    """Fits the map in which all other coordinates depend on the parents.
+
+    Args:
+        draws: draws that show what the parents are.
+        standard, score: draws and scores that show what the others are given the parents.
+        parents: their indices.
+        is_dense: whether correlations are learned.
+    """
     size = standard.shape[1]
     children = np.setdiff1d(np.arange(size), parents)
-    parent_loc = standard[:, parents].mean(0)
-    parent_factor = _factor(standard[:, parents] - parent_loc, is_dense)
+    parent_loc = draws[:, parents].mean(0)
+    parent_factor = _factor(draws[:, parents] - parent_loc, is_dense)
     values = WhiteningNormal(parent_loc, parent_factor).pull(standard[:, parents])
     # The hinges are flat on the left, which should be where the children are narrow.
     slopes = _slopes(values, _log_scales(standard, score)[:, children]).value

@@ -72,16 +72,19 @@ class Dependence(NamedTuple):
         # Unused entries of `parents` repeat the first coordinate, with slopes of zero.
         return straight - slopes @ np.eye(white.shape[1])[self.parents]
 
-    def largest_change(self) -> float:
+    def largest_change(
+        self, low: Float[np.ndarray, " d"], high: Float[np.ndarray, " d"]
+    ) -> float:
         """Returns how much a log scale or a slope of a location changes along one parent.
 
-        It compares two standard deviations below its mean with two above.
+        Args:
+            low, high: where the parents' range begins and ends, in white coordinates.
         """
         size = self.curve.shape[0]
-        ends = 2.0 * np.eye(size)[np.asarray(self.parents)]
-        scales, shifts = zip(*(self._parts(values) for values in (-ends, ends)), strict=True)
-        _, middle = self._parts(np.zeros(size))
-        bends = 0.5 * (shifts[0] + shifts[1]) - middle
+        ends = np.eye(size)[np.asarray(self.parents)]
+        scales = [self._parts(values * ends)[0] for values in (low, high)]
+        (_, left), (_, middle), (_, right) = (self._parts(k * ends) for k in (-2.0, 0.0, 2.0))
+        bends = 0.5 * (left + right) - middle
         return float(max(np.max(np.abs(scales[1] - scales[0])), np.max(np.abs(bends))))
 
     def _parts(self, values: Any) -> tuple[Any, Any]:

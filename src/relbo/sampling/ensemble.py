@@ -28,6 +28,7 @@ from relbo.problem import Problem
 from relbo.sampling.chain_draws import ChainDraws, default_num_superchains, joined
 from relbo.sampling.diagnostics import independence, largest_autocorrelation
 from relbo.sampling.hamiltonian import (
+    MAX_STEP,
     METHODS,
     ChainNoise,
     ChainPoints,
@@ -40,12 +41,14 @@ from relbo.sampling.hamiltonian import (
 
 MAX_WINDOW = 32
 """The largest number of iterations after which the warm-up adapts."""
-QUARTER_PERIOD = 1.5
+QUARTER_PERIOD = 1.55
 """A trajectory of this length forgets where a coordinate with standard deviation 1 was."""
 LENGTHENING = 1.6
 MAX_LENGTH = 16 * QUARTER_PERIOD
 NARROWING = 1.2
 """A change of a log scale along a parent that makes a narrow place."""
+REACH = 0.01
+"""The share of draws on either side that are beyond the range of a parent."""
 SLOW = 0.6
 """An autocorrelation of successive draws above which longer trajectories are tried."""
 
@@ -84,9 +87,10 @@ class Ensemble:
         self.has_all_modes = True
         self.elsewhere = 0.0
         """The share of draws of the last run that were in another mode."""
+        self.has_narrow_places = False
         self._other_modes: list[WhiteningNormal] = []
         self._dtype = np.dtype(jnp.result_type(float))
-        self._log_step = np.log(0.9 * problem.size**-0.25)
+        self._log_step = _first_log_step(problem.size)
         self._length = QUARTER_PERIOD
         self._chunk = chunk_length(problem.size)
         self._state: ChainState | None = None
@@ -142,7 +146,7 @@ class Ensemble:
         """Starts all chains in one mode; those that move to another one are moved back."""
         self.modes, self.normal, self.method = [mode], mode, self._first_method
         self._other_modes, self.elsewhere = others, 0.0
-        self._log_step = np.log(0.9 * self.problem.size**-0.25)
+        self._log_step = _first_log_step(self.problem.size)
         self.disperse()
 
     def warm_up(self, max_windows: int = 16) -> bool:
@@ -152,21 +156,30 @@ class Ensemble:
             Whether they became stable.
         """
         stable = False
-        window_draws = None
+        window_draws, before = None, np.inf
         for window in range(max_windows):
             self._report("warm up", min(window / 4, 0.9))
             length = min(10 + 8 * window, MAX_WINDOW)
             window_draws = self._advance(length, adapt=True)
             shift = self.rewhiten(window_draws)
             rate = float(np.mean(window_draws.acceptance[length // 2 :]))
-            near = abs(rate - self.method.target_acceptance) < 0.12
-            stable = window >= 2 and near and shift < self._noticeable_shift(window_draws)
+            is_white = shift < self._noticeable_shift(window_draws)
+            # What short windows cannot improve is left to the rounds of sampling.
+            has_stalled = window >= 3 and shift > 0.8 * before
+            before = min(before, shift)
+            stable = window >= 2 and self._is_tuned(rate) and (is_white or has_stalled)
             if stable or self.is_late():
                 break
         if stable and window_draws is not None:
             self._lengthen(window_draws)
         self._report("warm up", 1.0)
         return stable
+
+    def _is_tuned(self, acceptance: float) -> bool:
+        """Whether the acceptance is near its target, or steps are as long as they may be."""
+        excess = acceptance - self.method.target_acceptance
+        is_longest = self._log_step > np.log(0.9 * MAX_STEP)
+        return excess > -0.12 and (excess < 0.12 or bool(is_longest))
 
     def _noticeable_shift(self, visited: ChainDraws) -> float:
         """Returns a change of the scales in a window that is more than noise."""
@@ -205,7 +218,17 @@ class Ensemble:
             self.normal, *(part.reshape(-1, self.problem.size) for part in visited[:2])
         )
         self._begin(self.normal.pull(points))
+        self.has_narrow_places = self._is_narrow_somewhere(visited.draws)
         return shift
+
+    def _is_narrow_somewhere(self, draws: Float[np.ndarray, "n c d"]) -> bool:
+        """Whether some scales depend strongly on where a chain is."""
+        dependence = self.normal.dependence
+        if dependence is None:
+            return False
+        white = self.normal.pull(draws.reshape(-1, draws.shape[2]))
+        low, high = np.quantile(white, [REACH, 1 - REACH], 0)
+        return dependence.largest_change(low, high) > NARROWING
 
     def sample(self, num_iterations: int) -> ChainDraws:
         """Runs the chains with everything fixed."""
@@ -268,13 +291,8 @@ class Ensemble:
 
     def _annealing_step(self, num_steps: int) -> float:
         # Without a Metropolis test the size of a step adds to the variance.
-        return (0.5 if num_steps <= 16 else 0.35) * float(np.exp(self._log_step))
-
-    @property
-    def has_narrow_places(self) -> bool:
-        """Whether some scales depend strongly on where a chain is."""
-        dependence = self.normal.dependence
-        return dependence is not None and dependence.largest_change() > NARROWING
+        longest = min(np.exp(self._log_step), self.problem.size**-0.25)
+        return (0.5 if num_steps <= 16 else 0.35) * float(longest)
 
     def _affordable_length(self) -> int:
         """Returns how many iterations fit into the time that is left, as far as is known."""
@@ -310,7 +328,7 @@ class Ensemble:
             energy=values,
             is_new=np.bool_(True),  # type: ignore[arg-type]
             log_step=self._real(self._log_step),
-            step_factor=self._real(1.0),
+            step_size=self._real(1.0),
             leapfrogs_left=np.int32(1),  # type: ignore[arg-type]
             num_leapfrogs=np.int32(1),  # type: ignore[arg-type]
             iteration=np.int32(0),  # type: ignore[arg-type]
@@ -373,6 +391,8 @@ class Ensemble:
             np.bool_(adapt),  # type: ignore[arg-type]
             self._real(self.method.target_acceptance),
             np.int32(self.method.max_leapfrogs),  # type: ignore[arg-type]
+            np.int32(self.method.num_stages),  # type: ignore[arg-type]
+            self._real(self.method.even_kick),
         )
         if num_iterations == 0 and self._unused_noise is None:
             self._unused_noise = jax.tree.map(jnp.asarray, self._noise(adapt))
@@ -400,3 +420,8 @@ class Ensemble:
     def _real(self, value: Any) -> Any:
         """Converts to the type that the program is compiled for."""
         return np.asarray(value, self._dtype)
+
+
+def _first_log_step(size: int) -> float:
+    """Returns the logarithm of a step size for a normal density in white coordinates."""
+    return float(np.log(min(MAX_STEP, 1.6 * size**-0.125)))

@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, Scalar
 
 from relbo._devices import Spread, rows
 from relbo.core.dynamics import (
+    EVEN_KICK,
     acceptance_probability,
     end_leapfrog,
     kinetic_energy,
@@ -28,6 +29,9 @@ MAX_CHUNK = 32
 MAX_CHUNK_VALUES = 2**15
 """The largest number of values of one chain that a call returns, if it has four iterations."""
 
+MAX_STEP = 0.8
+"""The largest step, in white coordinates: two stages are unstable for a longer one."""
+
 MAX_ENERGY_ERROR = 1000.0
 """A trajectory that loses more diverges, as NUTS calls it."""
 
@@ -38,17 +42,26 @@ def chunk_length(size: int) -> int:
 
 
 class ChainMethod(NamedTuple):
-    """The difference between Hamiltonian Monte Carlo and MALA."""
+    """The difference between Hamiltonian Monte Carlo and MALA.
+
+    Hamiltonian trajectories have an even number of steps, with kicks that differ between even
+    and odd positions: the two-stage integrator of `EVEN_KICK`.
+    """
 
     target_acceptance: float
     max_leapfrogs: int
+    num_stages: int
+    even_kick: float
 
     def with_smaller_steps(self) -> "ChainMethod":
         """Returns the method with smaller steps, for posteriors with narrow places."""
         return self._replace(target_acceptance=1 - (1 - self.target_acceptance) / 2)
 
 
-METHODS = {"hmc": ChainMethod(0.8, 64), "mala": ChainMethod(0.574, 1)}
+METHODS = {
+    "hmc": ChainMethod(0.8, 64, 2, EVEN_KICK),
+    "mala": ChainMethod(0.574, 1, 1, 1.0),
+}
 
 
 class ChainPoints(NamedTuple):
@@ -79,16 +92,18 @@ class ChainState(NamedTuple):
     is_new: Bool[Array, ""]
     """Whether the proposal is a starting point, which is accepted without a test."""
     log_step: Scalar
-    step_factor: Scalar
+    """The logarithm of the adapted step size: the largest that a trajectory may have."""
+    step_size: Scalar
+    """The step size of the present trajectory, which has a given length."""
     leapfrogs_left: Int[Array, ""]
     num_leapfrogs: Int[Array, ""]
     """The leapfrogs of the present trajectory."""
     iteration: Int[Array, ""]
     """Iterations since the adaptation started."""
 
-    @property
-    def step_size(self) -> Scalar:
-        return self.step_factor * jnp.exp(self.log_step)
+    def kick(self, even_kick: Scalar) -> Scalar:
+        """The strength of the kick at the present position."""
+        return jnp.where(self.leapfrogs_left % 2 == 0, even_kick, 2.0 - even_kick)
 
 
 class ChainNoise(NamedTuple):
@@ -124,6 +139,8 @@ class ChainSettings(NamedTuple):
     """Whether to tune the step size."""
     target_acceptance: Scalar
     max_leapfrogs: Int[Array, ""]
+    num_stages: Int[Array, ""]
+    even_kick: Scalar
 
 
 class _Loop(NamedTuple):
@@ -179,10 +196,10 @@ def _leapfrog(
 ) -> _Loop:
     """Ends a leapfrog, accepts or rejects if it was the last one, and starts the next."""
     state = loop.state
-    arrived = state._replace(
-        momentum=end_leapfrog(state.momentum, here.score, state.step_size),
-        leapfrogs_left=state.leapfrogs_left - 1,
-    )
+    arrived = state._replace(leapfrogs_left=state.leapfrogs_left - 1)
+    kick = arrived.kick(settings.even_kick)
+    momentum = end_leapfrog(state.momentum, here.score, state.step_size, kick)
+    arrived = arrived._replace(momentum=momentum)
     loop, here = jax.lax.cond(
         arrived.leapfrogs_left <= 0,
         _end_trajectory,
@@ -190,7 +207,9 @@ def _leapfrog(
         loop._replace(state=arrived), here, noise, settings,
     )  # fmt: skip
     state = loop.state
-    proposal, momentum = start_leapfrog(here.white, state.momentum, here.score, state.step_size)
+    proposal, momentum = start_leapfrog(
+        here.white, state.momentum, here.score, state.step_size, state.kick(settings.even_kick)
+    )
     return loop._replace(state=state._replace(momentum=momentum, proposal=proposal))
 
 
@@ -209,6 +228,7 @@ def _end_trajectory(
     )
     pull = (jnp.mean(acceptance) - settings.target_acceptance) / jnp.sqrt(1.0 + state.iteration)
     log_step = state.log_step + jnp.where(settings.adapt & ~is_new, pull, 0.0)
+    log_step = jnp.minimum(log_step, jnp.log(MAX_STEP))
     index = jnp.where(is_new, len(noise.uniform), done)  # nothing is written beyond the buffer
     record = ChainRecord(
         record.white.at[index].set(current.white, mode="drop"),
@@ -221,16 +241,19 @@ def _end_trajectory(
     )
     done = done + jnp.where(is_new, 0, 1)
     momentum = noise.momentum[done]
-    step_factor = noise.step_factor[done]
-    num_leapfrogs = jnp.ceil(noise.length[done] / (step_factor * jnp.exp(log_step)))
-    num_leapfrogs = jnp.clip(num_leapfrogs, 1, settings.max_leapfrogs).astype(jnp.int32)
+    length, stages = noise.length[done], settings.num_stages
+    max_step = noise.step_factor[done] * jnp.exp(log_step)
+    num_leapfrogs = stages * jnp.ceil(length / (stages * max_step))
+    num_leapfrogs = jnp.clip(num_leapfrogs, stages, settings.max_leapfrogs).astype(jnp.int32)
+    # MALA takes one step, whatever its length.
+    step_size = jnp.where(stages == 1, max_step, jnp.minimum(length / num_leapfrogs, max_step))
     state = state._replace(
         current=current,
         momentum=momentum,
         energy=current.energy(momentum),
         is_new=jnp.zeros((), bool),
         log_step=log_step,
-        step_factor=step_factor,
+        step_size=step_size,
         leapfrogs_left=num_leapfrogs,
         num_leapfrogs=num_leapfrogs,
         iteration=state.iteration + jnp.where(is_new, 0, 1),

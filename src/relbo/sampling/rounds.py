@@ -192,8 +192,7 @@ def sample_until_good(ensemble: Ensemble, num_draws: int) -> tuple[ChainDraws, l
                 ensemble.method = ensemble.method.with_smaller_steps()
             ensemble.tune_step()
             # Visits to narrow places are rare and long.
-            least = 4 if is_stuck else 2
-            most = 16 if ensemble.has_narrow_places else 4
+            least, most = (8, 16) if ensemble.has_narrow_places else (4 if is_stuck else 2, 4)
             chains = ensemble.sample(int(np.ceil(length * np.clip(missing, least, most))))
     if rejected > MAX_TRUSTED_REJECTED:
         found.append(finding_of_necks(rejected))
