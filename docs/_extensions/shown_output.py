@@ -17,7 +17,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from page_runner import BLOCK
+from page_runner import BLOCK, STYLE
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.errors import ExtensionError
@@ -131,9 +131,8 @@ def _key(app: Sphinx, name: str) -> str:
 def _library() -> str:
     """Identifies the library's source and the way in which pages are run."""
     root = Path(relbo.__file__).parent
-    files = [*sorted(root.rglob("*.py")), *sorted(Path(__file__).parent.glob("*"))]
+    files = [*sorted(root.rglob("*.py")), RUNNER, STYLE]
     digest = hashlib.sha256()
     for path in files:
-        if path.is_file():
-            digest.update(path.read_bytes())
+        digest.update(path.read_bytes())
     return digest.hexdigest()
