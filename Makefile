@@ -91,7 +91,7 @@ architecture: $(BIN)/python
 tables: $(VENV)/.installed-relbo
 	$(BIN)/python paper/scripts/tables.py
 
-# Warnings are errors.
+# Warnings are errors. All pages are written again: what their code printed is kept in docs/_runs.
 docs: $(VENV)/.installed-docs
-	$(BIN)/python -m sphinx -W --keep-going -q docs site
+	$(BIN)/python -m sphinx -E -a -W --keep-going -q docs site
 	@echo "The documentation is in site/index.html"

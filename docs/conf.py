@@ -18,12 +18,14 @@ extensions = [
     "sphinx_copybutton",
     "names_and_formulas",
     "mathml",
+    "shown_output",
 ]
 
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3
 
-autodoc_typehints = "none"
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented_params"
 autodoc_member_order = "bysource"
 autodoc_inherit_docstrings = False
 autodoc_preserve_defaults = True
@@ -45,4 +47,8 @@ html_theme_options = {"navigation_with_keys": True}
 pygments_style = "friendly"
 pygments_dark_style = "monokai"
 copybutton_exclude = ".linenos, .gp, .go"
-exclude_patterns = ["_extensions"]
+copybutton_selector = "div:not(.page-output) > div.highlight > pre"
+exclude_patterns = ["_extensions", "_runs"]
+
+# They need packages that `make docs` does not install; tests run their code.
+pages_without_output = ["coming_from_pymc", "coming_from_blackjax", "coming_from_stan"]

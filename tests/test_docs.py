@@ -24,13 +24,23 @@ from relbo.cli import main
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+GALLERY = sorted((DOCS / "gallery").glob("*.md"))
+"""Pages that are run when the site is built, where an error in a block fails the build."""
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 REFERENCE = "\n".join(page.read_text() for page in sorted((DOCS / "api").glob("*.md")))
 LONG_PAGES = {"diagnostics", "discrete", "eight_schools", "resume", "state_space"}
 """Pages that take longest, mostly to compile: `make test-all` and the CI run them."""
 RUN_ELSEWHERE = {"coming_from_pymc"}
 """Pages that `make test-pymc` runs."""
-WITHOUT_CODE = {"index", "experiments", "architecture", "benchmarks"}
+WITHOUT_CODE = {
+    "index",
+    "experiments",
+    "architecture",
+    "benchmarks",
+    "methods",
+    "faq",
+    "glossary",
+}
 VERDICTS = {True: "**bound**", False: "surrogate", None: "bound while one-to-one"}
 MODULES = ("relbo", "relbo.core.kernels", "relbo.evaluate", "relbo.statespace", "relbo.data")
 
@@ -71,11 +81,13 @@ def calls_of_relbo(code: str):
                 yield thing, node
 
 
-@pytest.mark.parametrize("page", sorted(LONG_PAGES))
+@pytest.mark.parametrize(
+    "page", [*sorted(LONG_PAGES), *(f"gallery/{page.stem}" for page in GALLERY)]
+)
 def test_calls_of_long_pages_match_the_signatures(page):
     """What a change of the interface breaks in pages whose code the quick tests do not run."""
     called = list(calls_of_relbo(code_of(DOCS / f"{page}.md")))
-    assert called
+    assert called or page == "gallery/index"
     for thing, node in called:
         keywords = {word.arg: None for word in node.keywords if word.arg}
         is_whole = len(keywords) == len(node.keywords)
@@ -87,7 +99,7 @@ def test_calls_of_long_pages_match_the_signatures(page):
 
 def test_every_block_has_a_known_language():
     """Blocks in other languages are not run, so Python has to be marked as Python."""
-    for page in PAGES:
+    for page in [*PAGES, *GALLERY]:
         languages = set(re.findall(r"^```(\S+)", page.read_text(), re.MULTILINE))
         assert languages <= {"python", "bash", "text", "{toctree}", "{include}"}, page.name
 
@@ -235,6 +247,18 @@ def test_account_of_the_page_satisfies_the_laws(classes_of_the_page, monkeypatch
     monkeypatch.setitem(registry.ACCOUNTS, "StretchedGaussian", account)
     for law in ALL_LAWS:
         law("SGD", "StretchedGaussian")
+
+
+def test_gallery_lists_its_pages_with_a_picture():
+    index = (DOCS / "gallery" / "index.md").read_text()
+    examples = [page.stem for page in GALLERY if page.stem != "index"]
+    assert len(examples) >= 10
+    for name in examples:
+        assert f"]({name}.md)" in index
+        assert re.search(rf"^!\[.+\]\(/_runs/gallery/{name}/block-\d+-1\.png\)$", index, re.M)
+        text = (DOCS / "gallery" / f"{name}.md").read_text()
+        assert "posterior.check()" in text or name == "digits"
+        assert "**What one learns.**" in text
 
 
 @pytest.mark.slow

@@ -12,12 +12,21 @@ import relbo
 DISPLAY = re.compile(r"^( *)\$\$(.+?)\$\$([.,;]?)[ ]*$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"(?<![\w$])\$([^$]+?)\$(?!\w)", re.DOTALL)
 
+KEY = r"~?(?:jaxtyping\.)?Key\[[^\]]*\](?: \| ~?(?:jaxtyping\.)?UInt32\[[^\]]*\])*"
+ALIASES = {
+    re.compile(KEY): "jax.Array",
+    re.compile(r"~?jaxlib\._jax\.Array"): "jax.Array",
+    re.compile(r"\S*Array \| \S*ndarray \| [^,]*complex"): "ArrayLike",
+}
+
 
 def setup(app: Sphinx) -> dict[str, bool]:
     # Before napoleon (priority 500) and the parser: sphinx-math-dollar comes after them, when
     # the parser has taken `_` and `|` in formulas for references.
     app.connect("autodoc-process-docstring", _read_formulas, priority=400)
     app.connect("autodoc-skip-member", _skip_undocumented_field)
+    # Before autodoc writes the types of parameters into their descriptions (priority 500).
+    app.connect("object-description-transform", _shorten_types, priority=400)
     # Markdown has no default role, which links names in docstrings.
     app.connect("doctree-read", _link_names)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
@@ -29,6 +38,15 @@ def _read_formulas(_app: Sphinx, _what: str, _name: str, _obj: Any, _options: An
         "\n".join(lines),
     )
     lines[:] = INLINE.sub(lambda m: f":math:`{' '.join(m[1].split())}`", text).split("\n")
+
+
+def _shorten_types(app: Sphinx, *_: Any) -> None:
+    """Writes types as their authors did: Python has replaced aliases by what they stand for."""
+    for annotations in app.env.current_document.autodoc_annotations.values():
+        for parameter, text in annotations.items():
+            for pattern, name in ALIASES.items():
+                text = pattern.sub(name, text)
+            annotations[parameter] = text
 
 
 def _skip_undocumented_field(
