@@ -20,6 +20,8 @@ class Candidate(NamedTuple):
     criterion: float
     mean: np.ndarray
     scale: np.ndarray
+    num_uncounted: int = 0
+    """Number of first values that the likelihood leaves out."""
 
 
 def unobserved_components(
@@ -33,7 +35,12 @@ def unobserved_components(
         structural: Any = UnobservedComponents
         fitted = structural(values, level="lltrend", seasonal=season).fit(disp=0, maxiter=500)
         ahead = fitted.get_forecast(horizon)
-        yield Candidate(fitted.aic, np.asarray(ahead.predicted_mean), np.asarray(ahead.se_mean))
+        yield Candidate(
+            fitted.aic,
+            np.asarray(ahead.predicted_mean),
+            np.asarray(ahead.se_mean),
+            fitted.loglikelihood_burn,
+        )
 
     return _best_transform(series, candidates)
 
@@ -73,6 +80,7 @@ def _best_transform(
         if series.min() <= 0:
             return NormalMixtureForecast(plain.mean[None], plain.scale[None])
         logs = min(candidates(np.log(series)), key=lambda one: one.criterion)
-    if logs.criterion + 2.0 * np.log(series).sum() < plain.criterion:
+    change_of_variables = 2.0 * np.log(series[logs.num_uncounted :]).sum()
+    if logs.criterion + change_of_variables < plain.criterion:
         return LogNormalMixtureForecast(logs.mean[None], logs.scale[None])
     return NormalMixtureForecast(plain.mean[None], plain.scale[None])

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -147,18 +148,8 @@ class StructuralModel:
         scale = self.scale_of(series)
         series = jnp.asarray(as_array("series", series))
 
-        @jax.jit
-        def ahead(draws: dict[str, Array], series: Array, scale: SeriesScale) -> tuple:
-            def one(draw: dict[str, Array]) -> tuple[Array, Array]:
-                normal = self._process(draw, scale).forecast(series, num_steps)
-                return normal.loc, normal.scale
-
-            return jax.lax.map(one, draws, batch_size=64)
-
-        names = self._priors(scale)
-        return NormalMixtureForecast(
-            *ahead({n: jnp.asarray(draws[n]) for n in names}, series, scale)
-        )
+        used = {name: jnp.asarray(draws[name]) for name in self._priors(scale)}
+        return NormalMixtureForecast(*_forecast(self, num_steps, used, series, scale))
 
     def _priors(self, scale: SeriesScale) -> dict[str, dist.Distribution]:
         level = scale.unit / math.sqrt(8.0)
@@ -195,6 +186,22 @@ class StructuralModel:
             coefficient = 2.0 * scale.spread / jnp.where(size > 0, size, 1.0)
             blocks.append(regression(self.covariates, initial_scale=coefficient))
         return dlm(*blocks, observation_scale=values["observation_scale"])
+
+
+# With the model as a static argument, further series of the same length share the program.
+@partial(jax.jit, static_argnums=(0, 1))
+def _forecast(
+    model: StructuralModel,
+    num_steps: int,
+    draws: dict[str, Array],
+    series: Array,
+    scale: SeriesScale,
+) -> tuple[Array, Array]:
+    def one(draw: dict[str, Array]) -> tuple[Array, Array]:
+        normal = model._process(draw, scale).forecast(series, num_steps)
+        return normal.loc, normal.scale
+
+    return jax.lax.map(one, draws, batch_size=64)
 
 
 def _check_spread(series: Float[Array, " t"], spread: np.ndarray) -> None:
