@@ -7,32 +7,32 @@ a posterior that relbo says not to trust. The last line that it prints is the pa
 """
 
 import argparse
-import sys
 import time
 from pathlib import Path
 
-from demo_page import Shown, write_page
-from demo_parts import PARTS, Part
+from relbo.cli import interruptible
 
-DONE, FAILED = 0, 1
+INTERRUPTED = "relbo demo: interrupted; to start again: make demo"
 
 
-def main(argv=None) -> int:
+def main(argv=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--out", type=Path, default=Path("relbo-out"), help="directory of the page"
     )
     out = parser.parse_args(argv).out
-    print("relbo demo: four parts, about two minutes on two cores.", flush=True)
-    try:
-        return run(PARTS, out)
-    except KeyboardInterrupt:
-        print("\nrelbo demo: interrupted; run it again to start over", file=sys.stderr)
-        return FAILED
+    print("relbo demo: four parts, one to two minutes on two cores.", flush=True)
+    with interruptible(INTERRUPTED):
+        # Imported here, because the imports take seconds.
+        from demo_parts import PARTS
+
+        run(PARTS, out)
 
 
-def run(parts: list[Part], out: Path) -> int:
+def run(parts: list, out: Path) -> None:
     """Runs the parts in turn, and writes the page of those that worked."""
+    from demo_page import Shown, write_page
+
     started, shown = time.monotonic(), []
     for number, part in enumerate(parts, 1):
         print(f"\n[{number}/{len(parts)}] {part.title}", flush=True)
@@ -49,8 +49,7 @@ def run(parts: list[Part], out: Path) -> int:
     page = write_page(out / "demo.html", shown)
     print(f"\nDone in {time.monotonic() - started:.0f} s. Open this page in a browser:")
     print(page.resolve())
-    return DONE
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

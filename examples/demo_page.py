@@ -19,7 +19,7 @@ body { margin: 0 auto; max-width: 60rem; padding: 1.5rem 1rem 4rem; color: var(-
 h1 { font-size: 1.7rem; margin: 0 0 .3rem } h2 { font-size: 1.2rem; margin: 2.4rem 0 .3rem }
 p { margin: .3rem 0 .8rem } header p, footer { color: var(--soft) }
 div { overflow-x: auto; background: #fff; border-radius: 6px; padding: 6px }
-img { display: block; width: 100%; min-width: 34rem; height: auto }
+img { display: block; width: 100%; min-width: 26rem; height: auto }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; background: var(--box); padding: .7rem;
   border-radius: 6px; font-size: .85rem; line-height: 1.45; margin: .8rem 0 0 }
 a { color: inherit }
