@@ -41,6 +41,8 @@ def test_the_logarithm_is_used_for_seasons_that_grow():
     assert additive().transform == "none"
     assert isinstance(additive().distribution, NormalMixtureForecast)
     assert growing().transform == "log"
+    assert sum(growing().trends.values()) == pytest.approx(1.0)
+    assert growing().trends["none"] < 0.01
     assert isinstance(growing().distribution, LogNormalMixtureForecast)
 
 

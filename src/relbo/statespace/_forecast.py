@@ -21,7 +21,7 @@ from relbo.evaluate.record import Evaluation
 from relbo.statespace.dated_series import DatedSeries, read_series
 from relbo.statespace.forecast_check import ForecastCheck, HeldOut, compare_with_held_out
 from relbo.statespace.importance import importance_draws
-from relbo.statespace.structural import StructuralModel
+from relbo.statespace.structural import Slope, StructuralModel
 
 Transform = Literal["auto", "none", "log"]
 LEVELS = (0.025, 0.25, 0.5, 0.75, 0.975)
@@ -36,7 +36,10 @@ class _Fitted(NamedTuple):
     transform: Literal["none", "log"]
     log_evidence: float
     """Of the series itself, so that transforms can be compared."""
+    trends: dict[str, float]
+    """The probability of each kind of trend."""
     weights: Evaluation
+    """The weights of the draws of the scales, of the model where they are worst."""
     distribution: AbstractRealForecast
 
 
@@ -74,6 +77,11 @@ class SeriesForecast:
     def transform(self) -> str:
         """`"log"` if seasons and noise grow with the level, else `"none"`."""
         return self._fitted.transform
+
+    @property
+    def trends(self) -> dict[str, float]:
+        """The probability of each kind of trend (`slope` of `StructuralModel`)."""
+        return self._fitted.trends
 
     @property
     def log_evidence(self) -> float:
@@ -163,9 +171,11 @@ def forecast(
 ) -> SeriesForecast:
     """Forecasts a series: a trend, seasons and noise, with their scales integrated out.
 
-    The model is `StructuralModel`. The Kalman filter integrates the path of trend and seasons
-    out, adaptive importance sampling integrates over the scales, and the forecast is a mixture
-    over their draws. It is computed in float64.
+    The model is `StructuralModel`: without a trend, with one whose slope changes slowly, and
+    with one whose slope changes fast, each with the share that its evidence gives it. The
+    Kalman filter integrates the path of trend and seasons out, adaptive importance sampling
+    integrates over the scales, and the forecast is a mixture over their draws. It is computed
+    in float64.
 
     Args:
         series: a pandas Series, whose index may have dates, or an array, a list or a column of
@@ -214,43 +224,66 @@ def _fit(
     transform: Transform,
     num_draws: int,
 ) -> _Fitted:
-    """Forecasts under each transform that may be used, and returns the likelier one."""
-    _model(season).scale_of(values)  # raises, with a message about the series
+    """Chooses a transform by its evidence, then averages over the kinds of trend."""
+    _model(season, "slow").scale_of(values)  # raises, with a message about the series
     choices = {"none": ["none"], "log": ["log"], "auto": ["none", "log"]}[transform]
     if not _is_positive(values):
         choices = ["none"]
     with jax.enable_x64(True):
-        return max(
-            (
-                _fit_transformed(key, values, horizon, season, num_draws, each)
-                for each in choices
-            ),
-            key=lambda fitted: fitted.log_evidence,
-        )
+        fit = lambda slope, name: _Fit(key, _model(season, slope), values, name, num_draws)
+        fits = {name: fit("slow", name) for name in choices}
+        chosen = max(fits, key=lambda name: fits[name].log_evidence)
+        others = [fit(slope, chosen) for slope in ("fast", "none")]
+        return _average([fits[chosen], *others], horizon, num_draws)
 
 
-def _fit_transformed(
-    key: PRNGKeyArray,
-    values: Float[np.ndarray, " t"],
-    horizon: int,
-    season: int | None,
-    num_draws: int,
-    transform: Any,
-) -> _Fitted:
-    transformed = np.log(values) if transform == "log" else values
-    model = _model(season)
-    found = importance_draws(key, model, transformed, num_draws=num_draws)
-    ahead = model.forecast(found.draws, transformed, horizon)
-    log_evidence = found.evidence.value
-    if transform == "log":
-        # d log(x) / dx = 1 / x
-        log_evidence -= float(np.nansum(transformed))
+class _Fit:
+    """The posterior of a series under one model and one transform."""
+
+    def __init__(
+        self,
+        key: PRNGKeyArray,
+        model: StructuralModel,
+        values: Float[np.ndarray, " t"],
+        transform: Any,
+        num_draws: int,
+    ):
+        self.model, self.transform = model, transform
+        self.series = np.log(values) if transform == "log" else values
+        self.found = importance_draws(key, model, self.series, num_draws=num_draws)
+        # Of the series itself: d log(x) / dx = 1 / x
+        change = np.nansum(self.series) if transform == "log" else 0.0
+        self.log_evidence = self.found.evidence.value - float(change)
+
+    def forecast(self, horizon: int, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns means and standard deviations by draw, for some of the draws."""
+        ahead = self.model.forecast(self.found.draws, self.series, horizon)
+        chosen = np.linspace(0, len(ahead.loc) - 1, number).round().astype(int)
+        return np.asarray(ahead.loc)[chosen], np.asarray(ahead.scale)[chosen]
+
+
+def _average(fits: list[_Fit], horizon: int, num_draws: int) -> _Fitted:
+    """Mixes forecasts in proportion to the evidence of their models."""
+    log_evidences = np.array([fit.log_evidence for fit in fits])
+    total = float(np.logaddexp.reduce(log_evidences))
+    shares = np.exp(log_evidences - total)
+    numbers = [round(num_draws * float(share)) for share in shares]
+    parts = [
+        fit.forecast(horizon, number)
+        for fit, number in zip(fits, numbers, strict=True)
+        if number
+    ]
+    loc, scale = (np.concatenate(leaves) for leaves in zip(*parts, strict=True))
+    transform = fits[0].transform
     kind = LogNormalMixtureForecast if transform == "log" else NormalMixtureForecast
-    distribution = kind(ahead.loc, ahead.scale)
-    return _Fitted(transform, log_evidence, found.evidence, distribution)
+    used = [fit.found.evidence for fit, number in zip(fits, numbers, strict=True) if number]
+    worst = min(used, key=lambda weights: weights.ess or 0.0)
+    log_evidence = total - float(np.log(len(fits)))
+    trends = {fit.model.slope: float(s) for fit, s in zip(fits, shares, strict=True)}
+    return _Fitted(transform, log_evidence, trends, worst, kind(loc, scale))
 
 
 @lru_cache
-def _model(season: int | None) -> StructuralModel:
+def _model(season: int | None, slope: Slope) -> StructuralModel:
     """One model for each season, because programs are compiled once for each model."""
-    return StructuralModel(season)
+    return StructuralModel(season, slope=slope)
