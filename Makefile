@@ -8,10 +8,10 @@ DATA ?=
 export JAX_PLATFORMS ?= cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-fit test test-paper test-all test-pymc lint mutants bench docs tables architecture
+.PHONY: help demo test test-paper test-all test-pymc lint mutants bench docs tables architecture
 
 help:
-	@echo "make demo          install, run three experiments and a fit, print the path of the report"
+	@echo "make demo          install, show relbo in four pictures, print the path of their page"
 	@echo "make test          install and run the quick tests of the library and the paper"
 	@echo "make test-paper    the quick tests of the paper alone"
 	@echo "make test-all      all tests, including the slow ones"
@@ -38,16 +38,9 @@ $(VENV)/.installed-%: pyproject.toml scripts/dependency_group.py $(VENV)/.instal
 	@rm $@.txt
 	@touch $@
 
-# A quick run is mostly compilation, which uses one core: run two at a time.
+# The parts run in turn: times would mean nothing otherwise, and their output would be mixed.
 demo: $(VENV)/.installed-relbo
-	@$(MAKE) --no-print-directory --jobs=2 demo-funnel demo-co2 demo-hmm-forecast demo-fit
-	$(BIN)/relbo-paper report $(OUT)
-
-demo-fit: $(VENV)/.installed-relbo
-	$(BIN)/relbo fit examples/eight_schools.py:model --data examples/eight_schools.json --out $(OUT)/eight_schools
-
-demo-%: $(VENV)/.installed-relbo
-	$(BIN)/relbo-paper run $* --quick --protocol both --out $(OUT)
+	@$(BIN)/python examples/demo.py --out $(OUT)
 
 # Each worker begins with one half of the files, so that tests of a file share programs.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/with_pymc

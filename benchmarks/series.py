@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import numpyro
@@ -24,8 +23,7 @@ from numpyro.infer import MCMC, NUTS
 
 import relbo
 from _common import argument_parser, write_results
-from relbo.statespace import StructuralModel
-from relbo_paper.co2.importance import importance_draws
+from relbo.statespace import StructuralModel, importance_draws
 from relbo_paper.co2.scores import scores
 from relbo_paper.co2.statsmodels_peer import peer_forecast
 
@@ -54,9 +52,11 @@ def windows() -> tuple[np.ndarray, np.ndarray]:
 
 
 def structural(train: np.ndarray, model: StructuralModel) -> list[Any]:
-    found = importance_draws(jr.key(0), model, jnp.asarray(train), num_draws=200)
-    draws = lambda index: {name: values[index] for name, values in found.draws.items()}
-    return [model.forecast(draws(i), series, NUM_AHEAD) for i, series in enumerate(train)]
+    draws = [importance_draws(0, model, series, num_draws=200).draws for series in train]
+    return [
+        model.forecast(each, series, NUM_AHEAD)
+        for each, series in zip(draws, train, strict=True)
+    ]
 
 
 def by_infer(series: np.ndarray) -> dict[str, np.ndarray]:

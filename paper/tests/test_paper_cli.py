@@ -27,7 +27,19 @@ def runs(monkeypatch):
 def test_list_prints_every_experiment(capsys):
     assert cli.main(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == list(EXPERIMENTS)
+    begins = [line.split()[0] for line in lines if line[:1].strip()]
+    assert begins[:-1] == list(EXPERIMENTS)
+
+
+@pytest.mark.parametrize(
+    "argv", [["list"], ["--help"], ["run", "--help"], ["report", "--help"]], ids=" ".join
+)
+def test_output_fits_80_columns_without_breaking_words(argv, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.main(argv) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert not [line for line in lines if line.endswith("-")]
 
 
 def test_run_passes_its_options_and_prints_the_output_files(runs, tmp_path, capsys):
@@ -41,6 +53,8 @@ def test_run_passes_its_options_and_prints_the_output_files(runs, tmp_path, caps
     out = capsys.readouterr().out
     assert str(directory / "metrics.json") in out
     assert str(directory / "a.png") in out
+    assert out.startswith("funnel: expect minutes;")
+    assert out.endswith(f"relbo-paper report {tmp_path / 'new'}\n")
 
 
 def test_sound_is_the_default_protocol_and_repeated_names_run_once(runs, tmp_path):

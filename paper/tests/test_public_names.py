@@ -7,6 +7,7 @@ import relbo_paper
 
 PUBLIC = {
     "relbo",
+    "relbo.cli",
     "relbo.core.kernels",
     "relbo.data",
     "relbo.distributed",

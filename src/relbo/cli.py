@@ -1,6 +1,7 @@
 """Parses the arguments of the `relbo` command."""
 
 import argparse
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from relbo.commands import InputError, OutputError
+from relbo.commands.interrupts import interruptible as interruptible
 
 DONE, FAILED, WRONG_INPUT = 0, 1, 2
 
@@ -21,11 +23,18 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code: 0 done, 1 failed, 2 wrong input."""
+    argv = sys.argv[1:] if argv is None else argv
     try:
         arguments = vars(_parser().parse_args(argv))
     except SystemExit as stop:
         return int(stop.code or DONE)
     command = arguments.pop("command")
+    interrupted = f"interrupted; to run it again: {shlex.join(['relbo', *argv])}"
+    with interruptible(f"relbo: {command}: {interrupted}"):
+        return _run(command, arguments, interrupted)
+
+
+def _run(command: str, arguments: dict[str, Any], interrupted: str) -> int:
     try:
         return _fit(arguments) if command == "fit" else _doctor()
     except InputError as error:
@@ -34,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(str(error), FAILED)
     except (Exception, KeyboardInterrupt) as error:
         if _was_interrupted(error):
-            return _complain(f"{command}: interrupted", FAILED)
+            return _complain(f"{command}: {interrupted}", FAILED)
         traceback.print_exc()
         return _complain(f"{command}: failed", FAILED)
 
@@ -86,10 +95,12 @@ def _add_fit(commands: Any) -> None:
     fit = commands.add_parser(
         "fit",
         help="infer the posterior of a NumPyro model in a Python file",
-        description="Infers the posterior of a NumPyro model: writes it as NetCDF (for ArviZ) "
+        description="Infers the posterior of a NumPyro model: writes it as NetCDF (for ArviZ)\n"
         "and npz, with a summary, figures and convergence diagnostics.",
-        epilog="Example: relbo fit examples/eight_schools.py:model "
-        "--data examples/eight_schools.json. Exit codes: 0 done, 1 failed, 2 wrong input.",
+        epilog="Example:\n"
+        "  relbo fit examples/eight_schools.py:model --data examples/eight_schools.json\n\n"
+        "Exit codes: 0 done, 1 failed, 2 wrong input.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     fit.add_argument(
         "target", type=_name, metavar="FILE.py:MODEL", help="the model, a function in a file"
@@ -121,8 +132,9 @@ def _add_fit(commands: Any) -> None:
     )
     guide = fit.add_argument_group(
         "a trained guide",
-        "By default the chains start from a normal fitted to the posterior. With any of these "
-        "options they start from a trained guide with an embedded sampler (relbo.AutoRefined).",
+        "By default the chains start from a normal fitted to the posterior. With any\n"
+        "of these options they start from a trained guide with an embedded sampler\n"
+        "(relbo.AutoRefined).",
     )
     guide.add_argument(
         "--kernel",

@@ -27,6 +27,17 @@ def test_doctor_runs_the_other_checks_after_a_failure(monkeypatch, capsys):
     assert out.endswith("A check failed: see above.\n")
 
 
+@pytest.mark.parametrize(
+    "argv", [["doctor"], ["--help"], ["fit", "--help"], ["doctor", "--help"]], ids=" ".join
+)
+def test_output_fits_80_columns_without_breaking_words(argv, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.main(argv) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert not [line for line in lines if line.endswith("-")]
+
+
 @pytest.mark.parametrize("argv", [[], ["fly"], ["fit"], ["doctor", "--fast"]])
 def test_wrong_arguments_are_reported_in_one_line(argv, capsys):
     assert cli.main(argv) == 2

@@ -45,6 +45,7 @@ def forecasts():
     return {
         "normal": evaluate.NormalForecast(loc[0], scale[0]),
         "mixture": evaluate.NormalMixtureForecast(loc, scale),
+        "log-normals": evaluate.LogNormalMixtureForecast(loc, scale),
         "draws": evaluate.DrawsForecast(draws),
     }
 
@@ -127,6 +128,27 @@ def test_a_mixture_of_equal_components_is_one_normal():
     )
     for score in (evaluate.log_score, evaluate.crps, evaluate.interval_score):
         np.testing.assert_allclose(score(same, OBSERVED), score(one, OBSERVED), rtol=1e-9)
+
+
+def test_log_normal_scores_agree_with_scipy_and_quadrature():
+    loc, scale = np.array([[0.3], [-0.4]]), np.array([[0.5], [0.9]])
+    parts = stats.lognorm(scale[:, 0], scale=np.exp(loc[:, 0]))
+    forecast = evaluate.LogNormalMixtureForecast(loc, scale)
+    for observed in (0.7, 3.0):
+        seen = np.array([observed])
+        expected = np.log(parts.pdf(observed).mean())
+        np.testing.assert_allclose(evaluate.log_score(forecast, seen), expected)
+        expected = crps_by_quadrature(lambda t: parts.cdf(t).mean(), observed, 60.0)
+        np.testing.assert_allclose(evaluate.crps(forecast, seen), expected, rtol=1e-5)
+    np.testing.assert_allclose(forecast.mean, parts.mean().mean())
+    np.testing.assert_allclose(parts.cdf(forecast.quantile(0.9)[0]).mean(), 0.9)
+    # Impossible, and one further from every draw than zero is.
+    assert evaluate.log_score(forecast, np.array([-1.0]))[0] == -np.inf
+    at_zero, below = (evaluate.crps(forecast, np.array([y])) for y in (0.0, -1.0))
+    np.testing.assert_allclose(below, at_zero + 1.0)
+    entropy = evaluate.predictive_entropy(forecast, key=0, num_draws=4_000)
+    surprise = lambda t: -parts.pdf(t).mean() * np.log(parts.pdf(t).mean())
+    assert abs(entropy[0] - integrate.quad(surprise, 1e-6, 60, limit=400)[0]) < 0.05
 
 
 def test_sampled_crps_agrees_with_a_loop_over_pairs():

@@ -157,3 +157,13 @@ def test_invalid_series_raise_an_error(series, message):
 def test_a_period_of_one_is_refused():
     with pytest.raises(ValueError, match="period"):
         StructuralModel(1)
+
+
+def test_the_slope_may_change_fast_or_not_at_all(x64):
+    slow, fast = (priors(StructuralModel(4, slope=kind), SERIES) for kind in ("slow", "fast"))
+    assert float(fast["slope_scale"].scale) == float(fast["level_scale"].scale)
+    assert float(slow["slope_scale"].scale) < 0.1 * float(fast["slope_scale"].scale)
+    flat = StructuralModel(4, slope="none")
+    assert "slope_scale" not in priors(flat, SERIES)
+    process = flat.process(VALUES, SERIES)
+    assert process.num_states == StructuralModel(4).process(VALUES, SERIES).num_states - 1

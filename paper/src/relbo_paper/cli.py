@@ -4,14 +4,15 @@ import argparse
 import importlib
 import shlex
 import sys
+import textwrap
 import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from relbo.cli import interruptible
 from relbo_paper.harness.experiments import EXPERIMENTS, InputError, Options
-from relbo_paper.harness.metrics import MetricsError
 from relbo_paper.harness.progress import duration
 
 DONE, FAILED, WRONG_INPUT = 0, 1, 2
@@ -31,11 +32,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = _parser().parse_args(argv)
     except SystemExit as stop:
         return int(stop.code or DONE)
-    if arguments.command == "list":
-        return _list()
-    if arguments.command == "report":
-        return _report(arguments.directory)
-    return _run_all(arguments, shlex.join(["relbo-paper", *argv]))
+    command = shlex.join(["relbo-paper", *argv])
+    with interruptible(f"relbo-paper: {_how_to_continue(arguments, command)}"):
+        if arguments.command == "list":
+            return _list()
+        if arguments.command == "report":
+            return _report(arguments.directory)
+        return _run_all(arguments, command)
+
+
+def _how_to_continue(arguments: argparse.Namespace, command: str) -> str:
+    resumes = arguments.command == "run" and not arguments.resume
+    return f"interrupted; to continue: {command}{' --resume' if resumes else ''}"
 
 
 def _parser() -> _Parser:
@@ -56,8 +64,10 @@ def _add_run(commands: Any) -> Any:
         "run",
         help="run experiments and write their numbers and figures",
         description="Runs experiments; each writes DIR/NAME/metrics.json and its figures.",
-        epilog="Example: relbo-paper run all --protocol both --resume. Ctrl-C stops a run; the "
-        "same command with --resume continues it. Exit codes: 0 done, 1 failed, 2 wrong input.",
+        epilog="Example:\n  relbo-paper run all --protocol both --resume\n\n"
+        "Ctrl-C stops a run; the same command with --resume continues it.\n"
+        "Exit codes: 0 done, 1 failed, 2 wrong input.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     run_parser.add_argument(
         "names",
@@ -129,10 +139,11 @@ def _add_report(commands: Any) -> None:
     report = commands.add_parser(
         "report",
         help="write a report of the results in a directory",
-        description="Reads every DIR/NAME/metrics.json with its figures, and the output of "
+        description="Reads every DIR/NAME/metrics.json with its figures, and the output of\n"
         "`relbo fit` in DIR, and writes DIR/report.html, a page without further files.",
-        epilog="Example: relbo-paper report relbo-out. "
+        epilog="Example:\n  relbo-paper report relbo-out\n\n"
         "Exit codes: 0 done, 1 failed, 2 wrong input.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     report.add_argument(
         "directory",
@@ -150,9 +161,18 @@ def _positive(text: str) -> int:
 
 
 def _list() -> int:
-    width = max(map(len, EXPERIMENTS))
-    for name, experiment in EXPERIMENTS.items():
-        print(f"{name:<{width}}  {experiment.summary}")
+    begins = [f"{name:<14}{experiment.time:<8}" for name, experiment in EXPERIMENTS.items()]
+    for begin, experiment in zip(begins, EXPERIMENTS.values(), strict=True):
+        print(
+            textwrap.fill(
+                experiment.summary,
+                width=80,
+                initial_indent=begin,
+                subsequent_indent=" " * len(begin),
+                break_on_hyphens=False,
+            )
+        )
+    print("\nTimes are for both protocols on two cores; with --quick it is minutes.")
     return DONE
 
 
@@ -205,8 +225,7 @@ def _run_all(arguments: argparse.Namespace, command: str) -> int:
         run = _run_together if arguments.distributed else _run
         return max([run(name, arguments.out / name, options) for name in dict.fromkeys(names)])
     except KeyboardInterrupt:
-        again = command if arguments.resume else f"{command} --resume"
-        print(f"relbo-paper: interrupted; to continue: {again}", file=sys.stderr)
+        print(f"relbo-paper: {_how_to_continue(arguments, command)}", file=sys.stderr)
         return FAILED
 
 
@@ -222,7 +241,12 @@ def _run_together(name: str, directory: Path, options: Options) -> int:
 
 
 def _run(name: str, directory: Path, options: Options) -> int:
+    # Imported here, because it takes a moment in which Ctrl-C would show a traceback.
+    from relbo_paper.harness.metrics import MetricsError
+
     start = time.perf_counter()
+    expected = "minutes" if options.quick else EXPERIMENTS[name].time
+    print(f"{name}: expect {expected}; Ctrl-C stops it, --resume continues", flush=True)
     try:
         outcome = importlib.import_module(EXPERIMENTS[name].module).run(directory, options)
     except MetricsError as error:
@@ -239,6 +263,7 @@ def _run(name: str, directory: Path, options: Options) -> int:
     for figure in outcome.figures:
         if figure.suffix == ".png":
             print(f"figure: {figure} (and .svg)")
+    print(f"a page of all results: relbo-paper report {shlex.quote(str(directory.parent))}")
     return DONE
 
 

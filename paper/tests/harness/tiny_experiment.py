@@ -53,5 +53,5 @@ def run(directory, options):
 if __name__ == "__main__":
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_disable_most_optimizations", True)
-    cli.EXPERIMENTS = {"tiny": Experiment("tiny_experiment", "")}
+    cli.EXPERIMENTS = {"tiny": Experiment("tiny_experiment", "", "")}
     sys.exit(cli.main(["run", "tiny", "--distributed", "--out", sys.argv[1]]))

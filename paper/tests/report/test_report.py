@@ -89,20 +89,27 @@ def test_page_names_what_was_run_and_what_was_not(page):
         assert words in page.words
     for name in EXPERIMENTS.keys() - {"funnel"}:
         assert name in page.words
-    assert "Not run: " in page.words
+    assert "more claims belong to what was not run:" in page.words
 
 
 def test_results_come_before_claims_that_were_not_run_and_before_versions(directory):
     text = write_report(directory).read_text()
     places = [
         text.index(mark)
-        for mark in ('id="fit-schools"', 'id="questions"', 'id="funnel"', 'id="runs"')
+        for mark in (
+            'id="fit-schools"',
+            'id="questions"',
+            'id="funnel"',
+            '<details class="not-run">',
+            'id="runs"',
+        )
     ]
     assert places == sorted(places)
     assert text.index("Versions: ") > places[-1]
     # One folded line.
-    not_run = text[text.index('<details class="not-run">') : text.index('id="funnel"')]
-    assert "<summary>Not run: tuning, hmm" in not_run
+    not_run = text[places[3] :].partition("</details>")[0]
+    assert "more claims belong to what was not run:" in not_run
+    assert "<code>relbo-paper run tuning hmm" in not_run
     assert "badge" not in not_run
 
 

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import textwrap
 import time
 from collections.abc import Callable
 from importlib.metadata import version
@@ -21,14 +22,27 @@ def run_doctor() -> bool:
     passed = True
     for name, describe in _CHECKS.items():
         try:
-            print(f"ok    {name:<14}{describe()}")
+            print(_row("ok", name, describe()))
         except Exception as error:
             passed = False
             lines = str(error).strip().splitlines() or [""]
-            print(f"fails {name:<14}{type(error).__name__}: {lines[0]}")
-            print(f"{'':<20}{_ADVICE.get(name, _REINSTALL)}")
+            print(_row("fails", name, f"{type(error).__name__}: {lines[0]}"))
+            print(_row("", "", _ADVICE.get(name, _REINSTALL)))
     print("Everything works." if passed else "A check failed: see above.")
     return passed
+
+
+def _row(verdict: str, name: str, text: str) -> str:
+    """Returns lines of at most 80 characters, with the text in the third column."""
+    begin = f"{verdict:<6}{name:<14}"
+    return textwrap.fill(
+        text,
+        width=80,
+        initial_indent=begin,
+        subsequent_indent=" " * len(begin),
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
 
 
 def _versions() -> str:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,8 @@ try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None
+
+_DRAFTS = ".drafts-"
 
 
 @contextlib.contextmanager
@@ -37,6 +40,9 @@ def exclusive(directory: Path) -> Iterator[None]:
             file.flush()
         except OSError as error:
             raise InputError(_unwritable(directory, error)) from error
+        # Those of a process that was killed; nobody else writes here now.
+        for drafts in directory.glob(f"{_DRAFTS}*"):
+            shutil.rmtree(drafts, ignore_errors=True)
         try:
             yield
         finally:
@@ -47,7 +53,7 @@ def exclusive(directory: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def written_at_once(directory: Path) -> Iterator[Path]:
     """Yields a directory for drafts, which replace the files of `directory` when complete."""
-    with tempfile.TemporaryDirectory(prefix=".drafts-", dir=directory) as drafts:
+    with tempfile.TemporaryDirectory(prefix=_DRAFTS, dir=directory) as drafts:
         yield Path(drafts)
         for draft in Path(drafts).iterdir():
             draft.replace(directory / draft.name)

@@ -22,6 +22,7 @@ from relbo.evaluate.forecasts import AbstractForecast as AbstractForecast
 from relbo.evaluate.forecasts import AbstractRealForecast as AbstractRealForecast
 from relbo.evaluate.forecasts import CategoricalForecast as CategoricalForecast
 from relbo.evaluate.forecasts import DrawsForecast as DrawsForecast
+from relbo.evaluate.forecasts import LogNormalMixtureForecast as LogNormalMixtureForecast
 from relbo.evaluate.forecasts import NormalForecast as NormalForecast
 from relbo.evaluate.forecasts import NormalMixtureForecast as NormalMixtureForecast
 from relbo.evaluate.importance import LogMean as LogMean

@@ -1,4 +1,4 @@
-"""Predictive distributions: normal, mixtures of normals, draws and categorical.
+"""Predictive distributions: normal, mixtures, draws and categorical.
 
 A forecast predicts each entry of an array of observations and has a density, quantiles and a
 CRPS. The functions of `relbo.evaluate.scores` compare it with the observations.
@@ -167,6 +167,80 @@ class NormalMixtureForecast(AbstractRealForecast):
 
         draws = (parts, jr.split(noise_key, num_draws))
         return -jnp.mean(jax.lax.map(log_prob, draws), axis=0)
+
+
+class LogNormalMixtureForecast(AbstractRealForecast):
+    """A mixture of log-normals: the logarithm of an observation is a mixture of normals.
+
+    Args:
+        loc: the means of the logarithms, with the draws along the leading axis.
+        scale: their standard deviations, a number or an array in the shape of `loc`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> forecast = LogNormalMixtureForecast(jnp.zeros((100, 24)), 0.1)
+        >>> log_score(forecast, jnp.ones(24)).shape
+        (24,)
+    """
+
+    logarithm: NormalMixtureForecast
+    """The forecast of the logarithms."""
+
+    def __init__(self, loc: ArrayLike, scale: ArrayLike):
+        self.logarithm = NormalMixtureForecast(loc, scale)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.logarithm.shape
+
+    @property
+    def _means(self) -> Float[Array, "draws ..."]:
+        return jnp.exp(self.logarithm.loc + 0.5 * self.logarithm.scale**2)
+
+    @property
+    def mean(self) -> Float[Array, "..."]:
+        return jnp.mean(self._means, axis=0)
+
+    def log_prob(self, observed: ArrayLike) -> Float[Array, "..."]:
+        observed = jnp.asarray(observed)
+        is_positive = observed > 0
+        logs = jnp.log(jnp.where(is_positive, observed, 1.0))
+        return jnp.where(is_positive, self.logarithm.log_prob(logs) - logs, -jnp.inf)
+
+    def quantile(self, level: float) -> Float[Array, "..."]:
+        return jnp.exp(self.logarithm.quantile(level))
+
+    def crps(self, observed: ArrayLike) -> Float[Array, "..."]:
+        r"""Computes $E|X - y| - \tfrac12 E|X - X'|$ in closed form, over pairs of log-normals.
+
+        With means m of independent log-normals,
+        $E|X - X'| = m (2 \Phi(d + \sigma^2) - 1) + m' (2 \Phi(-d + \sigma'^2) - 1)$, where d is
+        the difference of the log means, and both arguments are divided by
+        $\sqrt{\sigma^2 + \sigma'^2}$.
+        """
+        loc, scale, means = self.logarithm.loc, self.logarithm.scale, self._means
+
+        def distance_to(part: tuple[Array, Array, Array]) -> Array:
+            other, other_scale, other_mean = (leaf[None] for leaf in part)
+            spread = jnp.hypot(scale, other_scale)
+            gap = loc - other
+            above = means * (2.0 * norm.cdf((gap + scale**2) / spread) - 1.0)
+            below = other_mean * (2.0 * norm.cdf((other_scale**2 - gap) / spread) - 1.0)
+            return jnp.mean(above + below, axis=0)
+
+        spread = jnp.mean(jax.lax.map(distance_to, (loc, scale, means)), axis=0)
+        observed = jnp.asarray(observed)[None]
+        # A value below zero is as far from every draw as zero is, and its own distance more.
+        logs = jnp.log(jnp.maximum(observed, jnp.finfo(loc.dtype).tiny))
+        score = (logs - loc) / scale
+        inside = jnp.maximum(observed, 0.0) * (2.0 * norm.cdf(score) - 1.0)
+        distance = inside - means * (2.0 * norm.cdf(score - scale) - 1.0)
+        distance = distance - jnp.minimum(observed, 0.0)
+        return jnp.mean(distance, axis=0) - 0.5 * spread
+
+    def entropy(self, key: PRNGKeyArray | None, num_draws: int) -> Float[Array, "..."]:
+        """Returns the entropy of the logarithm plus its mean."""
+        return self.logarithm.entropy(key, num_draws) + self.logarithm.mean
 
 
 class DrawsForecast(AbstractRealForecast):

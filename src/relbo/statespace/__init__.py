@@ -1,6 +1,10 @@
 """Time series with a hidden state: hidden Markov, dynamic linear and structural models."""
 
+from relbo.statespace._forecast import SeriesForecast as SeriesForecast
+from relbo.statespace._forecast import forecast as forecast
 from relbo.statespace._hidden_markov_model import hidden_markov_model as hidden_markov_model
+from relbo.statespace.decoding import DecodedStates as DecodedStates
+from relbo.statespace.decoding import decode_states as decode_states
 from relbo.statespace.distributions import HiddenMarkovSeries as HiddenMarkovSeries
 from relbo.statespace.distributions import LinearGaussianSeries as LinearGaussianSeries
 from relbo.statespace.dlm import Block as Block
@@ -10,9 +14,13 @@ from relbo.statespace.dlm import local_level as local_level
 from relbo.statespace.dlm import local_linear_trend as local_linear_trend
 from relbo.statespace.dlm import regression as regression
 from relbo.statespace.dlm import seasonal as seasonal
+from relbo.statespace.forecast_check import ForecastCheck as ForecastCheck
+from relbo.statespace.forecast_check import HeldOut as HeldOut
 from relbo.statespace.hidden_markov import HiddenMarkov as HiddenMarkov
 from relbo.statespace.hidden_markov import HiddenMarkovFiltered as HiddenMarkovFiltered
 from relbo.statespace.hidden_markov import HiddenMarkovSimulated as HiddenMarkovSimulated
+from relbo.statespace.importance import ImportanceDraws as ImportanceDraws
+from relbo.statespace.importance import importance_draws as importance_draws
 from relbo.statespace.kalman import LinearGaussianFiltered as LinearGaussianFiltered
 from relbo.statespace.kalman import LinearGaussianSimulated as LinearGaussianSimulated
 from relbo.statespace.kalman import LinearGaussianSmoothed as LinearGaussianSmoothed

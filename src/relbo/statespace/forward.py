@@ -215,6 +215,13 @@ def forecast_symbols(
     return jax.lax.scan(step, predicted, None, length=num_steps)[1]
 
 
+def safe_log(probabilities: Array) -> Array:
+    """Computes the logarithm; that of zero is minus infinity, with a gradient of zero."""
+    is_possible = probabilities != 0
+    logs = jnp.log(jnp.where(is_possible, probabilities, 1.0))
+    return jnp.where(is_possible, logs, -jnp.inf)
+
+
 def _nonzero(values: Array) -> Array:
     """Replaces zeros by one, to divide by; a NaN stays NaN."""
     return jnp.where(values == 0, 1.0, values)

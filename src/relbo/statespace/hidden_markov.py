@@ -13,10 +13,12 @@ from relbo.core.checks import check_integer
 from relbo.core.random import KeyLike, as_key
 from relbo.evaluate.forecasts import CategoricalForecast
 from relbo.problem.arrays import DataLike, as_array
+from relbo.statespace.decoding import DecodedStates, decode
 from relbo.statespace.forward import (
     filter_states,
     forecast_symbols,
     log_likelihood,
+    safe_log,
     smooth_states,
 )
 from relbo.statespace.observations import (
@@ -81,9 +83,9 @@ class HiddenMarkov(eqx.Module):
         _check_shapes(given)
         for name, value in given.items():
             _check_probabilities(name, value)
-        self.log_initial = _safe_log(given["initial"])
-        self.log_transition = _safe_log(given["transition"])
-        self.log_emission = _safe_log(given["emission"])
+        self.log_initial = safe_log(given["initial"])
+        self.log_transition = safe_log(given["transition"])
+        self.log_emission = safe_log(given["emission"])
 
     @property
     def num_states(self) -> int:
@@ -108,6 +110,13 @@ class HiddenMarkov(eqx.Module):
     def smooth(self, series: DataLike, mask: ArrayLike | None = None) -> Float[Array, "t k"]:
         """Returns log p(z_t | the whole series)."""
         return smooth_states(*self._log_probs(series, mask))
+
+    def decode(self, series: DataLike, mask: ArrayLike | None = None) -> DecodedStates:
+        """Returns the most probable path (Viterbi) and the probability of each state.
+
+        `decode_states` does the same for other observations than symbols.
+        """
+        return decode(*self._log_probs(series, mask))
 
     def forecast(
         self, series: DataLike, num_steps: int, mask: ArrayLike | None = None
@@ -173,12 +182,6 @@ def _simulate(chain: HiddenMarkov, key: PRNGKeyArray, keys: Array) -> HiddenMark
         return following, HiddenMarkovSimulated(state, symbol)
 
     return jax.lax.scan(step, jr.categorical(key, chain.log_initial), keys)[1]
-
-
-def _safe_log(probabilities: Array) -> Array:
-    is_possible = probabilities != 0
-    logs = jnp.log(jnp.where(is_possible, probabilities, 1.0))
-    return jnp.where(is_possible, logs, -jnp.inf)
 
 
 def _check_shapes(given: dict[str, Array]) -> None:

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from functools import partial
+from typing import Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -11,14 +12,24 @@ import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array, ArrayLike, Float
 
+from relbo.core.checks import check_choice
 from relbo.core.parameters import is_traced
 from relbo.evaluate.forecasts import NormalMixtureForecast
 from relbo.problem.arrays import DataLike, as_array
 from relbo.statespace.distributions import LinearGaussianSeries
-from relbo.statespace.dlm import autoregression, dlm, local_linear_trend, regression, seasonal
+from relbo.statespace.dlm import (
+    autoregression,
+    dlm,
+    local_level,
+    local_linear_trend,
+    regression,
+    seasonal,
+)
 from relbo.statespace.linear_gaussian import LinearGaussian
 from relbo.statespace.observations import check_length
 from relbo.statespace.scale_prior import NormalScale
+
+Slope = Literal["slow", "fast", "none"]
 
 
 class SeriesScale(NamedTuple):
@@ -63,6 +74,8 @@ class StructuralModel:
         period: p, the number of steps in a cycle of seasons; `None` for no seasons.
         covariates: `[t, k]`, including the steps of a forecast.
         forgetting: whether deviations of the level decay over time.
+        slope: `"slow"`, `"fast"` if the slope may change as much as the level does (the prior
+            scales are then equal), or `"none"` for no trend.
 
     Example:
         >>> import jax, relbo
@@ -79,6 +92,7 @@ class StructuralModel:
         covariates: DataLike | None = None,
         *,
         forgetting: bool = True,
+        slope: Slope = "slow",
     ):
         if period is not None and period < 2:
             raise ValueError(f"period: expected at least 2 steps, or None, got {period}")
@@ -87,6 +101,8 @@ class StructuralModel:
             None if covariates is None else jnp.asarray(as_array("covariates", covariates))
         )
         self.forgetting = forgetting
+        check_choice("slope", slope, get_args(Slope))
+        self.slope = slope
 
     def __call__(self, series: DataLike) -> None:
         series = jnp.asarray(as_array("series", series))
@@ -147,26 +163,19 @@ class StructuralModel:
         scale = self.scale_of(series)
         series = jnp.asarray(as_array("series", series))
 
-        @jax.jit
-        def ahead(draws: dict[str, Array], series: Array, scale: SeriesScale) -> tuple:
-            def one(draw: dict[str, Array]) -> tuple[Array, Array]:
-                normal = self._process(draw, scale).forecast(series, num_steps)
-                return normal.loc, normal.scale
-
-            return jax.lax.map(one, draws, batch_size=64)
-
-        names = self._priors(scale)
-        return NormalMixtureForecast(
-            *ahead({n: jnp.asarray(draws[n]) for n in names}, series, scale)
-        )
+        used = {name: jnp.asarray(draws[name]) for name in self._priors(scale)}
+        return NormalMixtureForecast(*_forecast(self, num_steps, used, series, scale))
 
     def _priors(self, scale: SeriesScale) -> dict[str, dist.Distribution]:
         level = scale.unit / math.sqrt(8.0)
         priors: dict[str, dist.Distribution] = {
             "observation_scale": NormalScale(scale.unit / 4.0),
             "level_scale": NormalScale(level),
-            "slope_scale": NormalScale(level * math.sqrt(3.0) / scale.length),
         }
+        if self.slope != "none":
+            is_slow = self.slope == "slow"
+            size = math.sqrt(3.0) / scale.length if is_slow else 1.0
+            priors["slope_scale"] = NormalScale(level * size)
         if self.period is not None:
             priors["seasonal_scale"] = NormalScale(level / math.sqrt(self.period))
         if self.forgetting:
@@ -176,13 +185,16 @@ class StructuralModel:
     def _process(self, values: Mapping[str, ArrayLike], scale: SeriesScale) -> LinearGaussian:
         zero = jnp.zeros_like(scale.level)
         moved = values["level_scale"]
+        walk, wide = zero if self.forgetting else moved, 2.0 * scale.spread
         blocks = [
             local_linear_trend(
-                zero if self.forgetting else moved,
+                walk,
                 values["slope_scale"],
                 initial_mean=jnp.stack([scale.level, zero]),
-                initial_scale=2.0 * scale.spread * jnp.array([1.0, 1.0 / (self.period or 4)]),
+                initial_scale=wide * jnp.array([1.0, 1.0 / (self.period or 4)]),
             )
+            if self.slope != "none"
+            else local_level(walk, initial_mean=scale.level, initial_scale=wide)
         ]
         if self.forgetting:
             memory = jnp.asarray(values["level_memory"])
@@ -195,6 +207,22 @@ class StructuralModel:
             coefficient = 2.0 * scale.spread / jnp.where(size > 0, size, 1.0)
             blocks.append(regression(self.covariates, initial_scale=coefficient))
         return dlm(*blocks, observation_scale=values["observation_scale"])
+
+
+# With the model as a static argument, further series of the same length share the program.
+@partial(jax.jit, static_argnums=(0, 1))
+def _forecast(
+    model: StructuralModel,
+    num_steps: int,
+    draws: dict[str, Array],
+    series: Array,
+    scale: SeriesScale,
+) -> tuple[Array, Array]:
+    def one(draw: dict[str, Array]) -> tuple[Array, Array]:
+        normal = model._process(draw, scale).forecast(series, num_steps)
+        return normal.loc, normal.scale
+
+    return jax.lax.map(one, draws, batch_size=64)
 
 
 def _check_spread(series: Float[Array, " t"], spread: np.ndarray) -> None:

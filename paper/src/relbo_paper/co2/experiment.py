@@ -27,10 +27,9 @@ from numpyro.infer.util import log_density
 from relbo import infer
 from relbo.data import MonthlySeries, load_co2
 from relbo.evaluate import AbstractRealForecast, NormalForecast, NormalMixtureForecast
-from relbo.statespace import StructuralModel
+from relbo.statespace import StructuralModel, importance_draws
 from relbo_paper.co2.claims import CLAIMS as CLAIMS
 from relbo_paper.co2.figures import StateBand, draw_fans, draw_rolling, draw_states
-from relbo_paper.co2.importance import importance_draws
 from relbo_paper.co2.paper_protocol import run_paper
 from relbo_paper.co2.scores import AHEAD, FIRST_MONTH, PERIOD, TRAIN, by_metric, scores
 from relbo_paper.co2.statsmodels_peer import NOT_INSTALLED, is_installed, peer_forecast
@@ -189,26 +188,20 @@ def _rolling(
 def _posterior_forecasts(
     whole: MonthlySeries, origins: list[int], model: StructuralModel, settings: CO2Settings
 ) -> list[AbstractRealForecast]:
-    series = jnp.asarray(np.stack([_window(whole, origin)[0] for origin in origins]))
-    found = importance_draws(
-        jr.key(4),
-        model,
-        series,
-        num_draws=settings.num_draws,
-        num_weighed=settings.num_weighed,
-    )
-    fewest = float(jnp.min(found.effective))
-    print(f"co2: smallest effective sample size of a window: {fewest:.0f}")
+    numbers = {"num_draws": settings.num_draws, "num_weighed": settings.num_weighed}
 
     @jax.jit
     def ahead(series: Array, draws: dict[str, Array]) -> tuple[Array, Array]:
         forecast = model.forecast(draws, series, AHEAD)
         return forecast.loc, forecast.scale
 
-    forecasts = []
-    for index, one in enumerate(series):
-        draws = {name: values[index] for name, values in found.draws.items()}
-        forecasts.append(NormalMixtureForecast(*ahead(one, draws)))
+    forecasts, effective = [], []
+    for key, origin in zip(jr.split(jr.key(4), len(origins)), origins, strict=True):
+        series = jnp.asarray(_window(whole, origin)[0])
+        found = importance_draws(key, model, series, **numbers)
+        effective.append(found.evidence.ess or 0.0)
+        forecasts.append(NormalMixtureForecast(*ahead(series, found.draws)))
+    print(f"co2: smallest effective sample size of a window: {min(effective):.0f}")
     return forecasts
 
 
@@ -276,8 +269,8 @@ def _draw_window_states(
     """Draws level, slope and season of the paper's window at the posterior median."""
     values = jnp.asarray(_window(whole, origin)[0])
     # Few draws are enough for a median.
-    found = importance_draws(jr.key(4), model, values[None], num_draws=200, num_weighed=800)
-    middle = {name: jnp.median(draws[0]) for name, draws in found.draws.items()}
+    found = importance_draws(jr.key(4), model, values, num_draws=200, num_weighed=800)
+    middle = {name: jnp.median(draws) for name, draws in found.draws.items()}
     process = model.process(middle, values)
     moments = {"filtered": process.filter(values), "smoothed": process.smooth(values)}
     # The level is the trend plus its mean-reverting part; the slope is per year.

@@ -18,6 +18,8 @@ class Experiment(NamedTuple):
 
     module: str
     summary: str
+    time: str
+    """Roughly how long both protocols take on two cores."""
     has_images: bool = False
     """Whether it takes `--only`, `--data-dir` and `--jobs`."""
 
@@ -57,40 +59,51 @@ class Outcome(NamedTuple):
 EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
     {
         "funnel": Experiment(
-            "relbo_paper.funnel.experiment", "a 2-D funnel: refined guides against log Z = 0"
+            "relbo_paper.funnel.experiment",
+            "a 2-D funnel: refined guides against log Z = 0",
+            "3 min",
         ),
         "tuning": Experiment(
             "relbo_paper.tuning.experiment",
             "a learned step size: does it make a long run more efficient?",
+            "4 h",
         ),
         "hmm": Experiment(
             "relbo_paper.state_space.hmm",
             "a hidden Markov model: does refinement speed up optimisation?",
+            "1 min",
         ),
         "dlm": Experiment(
             "relbo_paper.state_space.dlm",
             "a dynamic linear model: does refinement speed up optimisation?",
+            "1 min",
         ),
         "hmm-forecast": Experiment(
             "relbo_paper.state_space.forecast",
             "a hidden Markov model: forecasts of the series 0, 1, 0, 1, ...",
+            "5 min",
         ),
         "co2": Experiment(
-            "relbo_paper.co2.experiment", "carbon dioxide at Mauna Loa: forecasts of two years"
+            "relbo_paper.co2.experiment",
+            "carbon dioxide at Mauna Loa: forecasts of two years",
+            "10 min",
         ),
         "vae-mnist": Experiment(
             "relbo_paper.images.vae_mnist",
-            "autoencoders of handwritten digits: refined encoders and other methods (hours)",
+            "autoencoders of handwritten digits: refined encoders and other methods",
+            "8 h",
             has_images=True,
         ),
         "vae-fashion": Experiment(
             "relbo_paper.images.vae_fashion",
-            "autoencoders of clothes: refined encoders and other methods (hours)",
+            "autoencoders of clothes: refined encoders and other methods",
+            "8 h",
             has_images=True,
         ),
         "cvae": Experiment(
             "relbo_paper.images.classifier",
-            "a deep Bayes classifier: accuracy, calibration and decisions (hours)",
+            "a deep Bayes classifier: accuracy, calibration and decisions",
+            "10 h",
             has_images=True,
         ),
     }
