@@ -145,7 +145,7 @@ def choose_parents(
     if size > MAX_CANDIDATES:
         return np.zeros(0, np.int32)
     clipped = np.clip(standard, -4.0, 4.0)
-    clipped = (clipped - clipped.mean(0)) / clipped.std(0)
+    clipped = (clipped - clipped.mean(0)) / np.maximum(clipped.std(0), 1e-12)
     log_scales, locations = _log_scales(standard, score), clipped.copy()
     parents: list[int] = []
     for _ in range(min(MAX_PARENTS, size - 1)):

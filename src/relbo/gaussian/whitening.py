@@ -152,8 +152,9 @@ class WhiteningNormal(NamedTuple):
             return self.loc + factors.times(self.factor, white)
 
     def pull(self, points: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
-        straight = factors.solve(self.factor, points - self.loc)
-        return straight if self.dependence is None else self.dependence.straighten(straight)
+        with np.errstate(over="ignore", invalid="ignore"):
+            straight = factors.solve(self.factor, points - self.loc)
+            return straight if self.dependence is None else self.dependence.straighten(straight)
 
     def score(
         self, white: Float[np.ndarray, "n d"], score: Float[np.ndarray, "n d"]

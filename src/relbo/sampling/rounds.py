@@ -176,7 +176,9 @@ def sample_until_good(ensemble: Ensemble, num_draws: int) -> tuple[ChainDraws, l
         is_stuck = rejected > MAX_REJECTED
         effective = _effective(chains)
         is_good = is_fine and not found and not is_stuck
-        is_last = turn == MAX_ROUNDS - 1 or ensemble.is_late()
+        # Draws that ran off do so again: there is no finite mass.
+        is_hopeless = not np.all(np.isfinite(chains.draws))
+        is_last = turn == MAX_ROUNDS - 1 or ensemble.is_late() or is_hopeless
         if (is_good and effective >= wanted) or is_last:
             break
         missing = 1.2 * wanted / effective - 1.0
