@@ -9,7 +9,7 @@ import numpyro.distributions as dist
 import pytest
 
 import relbo
-from programs import elbos, fit
+from programs import DATA, conjugate, conjugate_evidence, elbos, fit
 from relbo.guides.stretched_normal import StretchTransform
 from targets import mean_and_error
 
@@ -64,6 +64,13 @@ def test_a_warm_start_finds_the_axes_that_matter_most(monkeypatch):
     # The best diagonal normal: 0.5 (log det of the precision's diagonal - log det of it).
     diagonal = -0.5 * ((SIZE - 1) * np.log(2.0))
     assert 0.6 * diagonal < mean < 0.0
+
+
+def test_a_warm_start_of_a_small_model_is_exact():
+    guide = relbo.AutoRefined(conjugate, base=relbo.AutoStretchedNormal, num_steps=0)
+    params = {**fit(conjugate, guide, DATA, num_iterations=1), **guide.warm_start(0, DATA)}
+    values = elbos(conjugate, guide, params, DATA)
+    np.testing.assert_allclose(values, conjugate_evidence(), atol=0.01)
 
 
 def test_a_fit_of_many_dimensions_starts_warm():

@@ -36,7 +36,7 @@ def stretched_normal(
     *,
     is_late: Callable[[], bool] = lambda: False,
 ) -> WhiteningNormal:
-    """Adds stretched axes to a diagonal normal that was fitted to a density.
+    """Adds stretched axes to a normal that was fitted to a density.
 
     Up to 2,000 dimensions all axes are learned, by natural gradients. Beyond, as many as
     are affordable are found by how the score changes along them.
@@ -45,12 +45,14 @@ def stretched_normal(
         rng: the source of all noise.
         evaluate: the model.
         batch_size: the number of points that `evaluate` takes at once.
-        normal: a normal with a diagonal factor.
+        normal: a normal with a diagonal factor, or with a dense one, whose axes are known.
         is_late: whether the time is up.
 
     Returns:
         A normal with a `LowRankFactor`.
     """
+    if normal.is_dense:
+        return _with_all_axes(normal)
     size = len(normal.loc)
     number = num_axes(size)
     if number < size:

@@ -17,6 +17,7 @@ from numpyro.infer.autoguide import (
 
 from relbo.gaussian import (
     Evaluate,
+    LowRankFactor,
     NormalFitter,
     Report,
     WhiteningNormal,
@@ -111,7 +112,7 @@ def warm_params(
     )
     try:
         normal = fitter.fit(start).modes[0]
-        if isinstance(base, AutoStretchedNormal) and not normal.is_dense:
+        if isinstance(base, AutoStretchedNormal):
             normal = stretched_normal(rng, evaluate, NUM_POINTS, normal, is_late=is_late)
     except (ValueError, np.linalg.LinAlgError):
         return None
@@ -165,8 +166,8 @@ def _parameters(base: Any, problem: Problem, normal: WhiteningNormal) -> Values:
     if isinstance(base, AutoMultivariateNormal | AutoBentNormal):
         tril = jnp.asarray(normal.scale_tril(), dtype)
         return {f"{prefix}_loc": loc, f"{prefix}_scale_tril": tril}
-    if isinstance(base, AutoStretchedNormal):
-        factor = normal.factor
+    factor = normal.factor
+    if isinstance(factor, LowRankFactor):
         parts = {"scale": factor.scale, "axes": factor.axes, "stretch": factor.stretch}
         values = {f"{prefix}_{name}": jnp.asarray(v, dtype) for name, v in parts.items()}
         return {f"{prefix}_loc": loc, **values}
