@@ -120,7 +120,9 @@ def cox(folder: Path) -> Density:
         prior = jnp.sum(norm.logpdf(whitener @ (f - mean))) - log_det
         return prior + jnp.sum(f * n - jnp.exp(f) / 1600)
 
-    return Density("cox", 1600, logdensity_fn, 512.0)
+    # By annealed importance sampling from the best normal, 300 temperatures: 501.82 (0.03). The
+    # literature says about 512 and has bounds up to 506.6, which this density cannot have.
+    return Density("cox", 1600, logdensity_fn, 501.82)
 
 
 DENSITIES = {"ionosphere": ionosphere, "seeds": seeds, "brownian": brownian}

@@ -1,6 +1,6 @@
 """Measures the ELBO of the default guide on five densities with known evidence.
 
-    python benchmarks/evidence.py --data-dir DIR [--resume] [--quick]
+    python benchmarks/evidence.py --data-dir DIR [--resume] [--table] [--quick]
 
 One recipe for every density and every K: `relbo.fit` with `AutoRefined(model, num_steps=K)`,
 with at most four minutes for a fit. K leapfrogs evaluate the gradient at K + 1 points. Three
@@ -154,6 +154,7 @@ def main() -> None:
     parser.add_argument("--densities", nargs="+", choices=names, default=names)
     parser.add_argument("--steps", nargs="+", type=int, default=[8, 32, 128])
     parser.add_argument("--resume", action="store_true", help="keep runs that are done")
+    parser.add_argument("--table", action="store_true", help="only the runs that are done")
     parser.add_argument("--cells", type=Path, default=CELLS_DIR, help="folder of the runs")
     args = parser.parse_args()
     folder = data_dir(args, parser)
@@ -165,7 +166,10 @@ def main() -> None:
     started = time.perf_counter()
     cells = []
     for task in tasks(args):
-        if not (args.resume and task.file.exists()):
+        is_done = task.file.exists()
+        if args.table and not is_done:
+            continue
+        if not (is_done and (args.resume or args.table)):
             density = ALL_DENSITIES[task.name](folder)
             num_draws = args.draws if task.name != "cox" else CHUNK
             cell = run(task, density, seconds, num_draws)

@@ -49,6 +49,7 @@ from relbo.core.validity import validity_table as validity_table
 from relbo.core.weights import log_mean_exp as log_mean_exp
 from relbo.guides import AutoBentNormal as AutoBentNormal
 from relbo.guides import AutoRefined as AutoRefined
+from relbo.guides import AutoStretchedNormal as AutoStretchedNormal
 from relbo.guides import PointwiseELBO as PointwiseELBO
 from relbo.guides import RefinedELBO as RefinedELBO
 from relbo.guides import refine as refine

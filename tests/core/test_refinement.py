@@ -10,6 +10,7 @@ import pytest
 import relbo
 from registry import plain_refinement, refine
 from relbo.core.default_kernel import INITIAL_STEP_SIZE
+from relbo.core.loop import MAX_GRADIENT, walk
 from targets import mixture
 
 BASE = relbo.DiagonalNormal(jnp.zeros(2))
@@ -350,6 +351,20 @@ def moved(options, base, slope):
         for s in (slope, 0.0)
     ]
     return jnp.abs(ends[0] - ends[1])
+
+
+def test_gradients_through_steps_with_a_capped_score_are_bounded():
+    """One chaotic path would otherwise outweigh all others in a gradient."""
+
+    def end(start, max_score):
+        refinement = relbo.Refinement(relbo.Underdamped(0.1), num_steps=2, anneal=False)
+        narrow = lambda z: -1e3 * jnp.sum(z**4)
+        walked = walk(refinement, jr.key(0), start, narrow, narrow, max_score=max_score)
+        return 1e4 * jnp.sum(walked.position)
+
+    bounded, free = (jax.grad(end)(jnp.array([0.1, 1.0]), cap) for cap in (20.0, None))
+    assert jnp.all(jnp.abs(bounded) <= MAX_GRADIENT)
+    assert jnp.any(jnp.abs(free) > 1e3)
 
 
 def test_the_default_cap_on_the_score_is_for_the_default_kernel_in_whitened_coordinates():

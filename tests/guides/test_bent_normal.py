@@ -10,7 +10,7 @@ import optax
 import pytest
 from numpyro.distributions import biject_to
 from numpyro.infer import SVI, Trace_ELBO, init_to_value
-from numpyro.infer.autoguide import AutoDiagonalNormal, AutoNormal
+from numpyro.infer.autoguide import AutoNormal
 
 import relbo
 from programs import DATA, NUM, conjugate, conjugate_evidence, elbos, fit, local
@@ -136,7 +136,7 @@ def test_the_default_base_is_the_richest_that_is_affordable():
 
     with numpyro.handlers.seed(rng_seed=0):
         assert base_of(funnel) is relbo.AutoBentNormal
-        assert base_of(large) is AutoDiagonalNormal
+        assert base_of(large) is relbo.AutoStretchedNormal
         assert base_of(local, DATA, 5) is AutoNormal
 
 

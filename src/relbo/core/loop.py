@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from relbo.core.refinement import Refinement
 
 
+MAX_GRADIENT = 5.0
+"""The largest gradient of a draw in a coordinate of a walk with bounded scores."""
+
+
 class RESULTS(eqx.Enumeration):
     """How a walk ended."""
 
@@ -137,8 +141,12 @@ def walk(
     noise_key, probe_key = jr.split(key) if account.counts_volume else (key, key)
     noise = _noise(kernel, noise_key, num_moves, position)
     evaluate = _evaluator(refinement, logdensity_fn, base_logdensity_fn)
+    is_forward_mode = refinement.execution.forward_mode_differentiation
+    is_capped = refinement.space == "whitened" and max_score is not None
+    bounds_gradients = is_capped and not is_forward_mode
 
     def turn(carry: _Carry, step: _Step) -> tuple[_Carry, Array | None]:
+        carry = _with_bounded_gradients(carry) if bounds_gradients else carry
         behind = eqx.combine(constant, step.behind)
         ahead = eqx.combine(constant, step.ahead)
 
@@ -195,10 +203,34 @@ def walk(
         probe_key=jr.split(probe_key, num_turns) if account.counts_volume else None,
     )
     end, path = jax.lax.scan(turn, start, steps, unroll=refinement.execution.unroll)
+    end = _with_bounded_gradients(end) if bounds_gradients else end
     if path is not None:
         every = kernel.evaluations_per_step
         path = path[every - 1 : num_moves : every]
     return _end(end)._replace(path=path)
+
+
+@jax.custom_vjp
+def _bounded_gradient(value: Array) -> Array:
+    return value
+
+
+_bounded_gradient.defvjp(
+    lambda value: (value, None),
+    lambda _, slope: (jnp.clip(slope, -MAX_GRADIENT, MAX_GRADIENT),),
+)
+
+
+def _with_bounded_gradients(carry: _Carry) -> _Carry:
+    """Bounds the gradient that reaches a step from those after it.
+
+    Where a density narrows, steps amplify small differences, and now and then the gradient of
+    one draw is ten thousand times that of others. Adam would then move every parameter by many
+    learning rates, and hardly at all for a thousand iterations after.
+    """
+    guard = lambda x: _bounded_gradient(x) if eqx.is_inexact_array(x) else x
+    memory = jax.tree.map(guard, carry.memory)
+    return carry._replace(position=guard(carry.position), memory=memory)
 
 
 def _evaluator(

@@ -67,8 +67,9 @@ class Refinement(eqx.Module):
             of the score g, in the coordinates of the walk. Where a density narrows sharply a
             leapfrog step is unstable, and a bounded force cannot throw a draw far. Every
             account counts the steps as they are taken and the log density is unchanged, so a
-            bound stays a bound. By default 20 for the default kernel in whitened coordinates
-            and none otherwise; infinity switches it off.
+            bound stays a bound. In whitened coordinates the gradient of a draw that goes back
+            through the steps is bounded, too, by 5 in every coordinate. By default 20 for the
+            default kernel in whitened coordinates and none otherwise; infinity switches it off.
 
     Example:
         >>> import jax.numpy as jnp

@@ -26,5 +26,7 @@ from relbo.gaussian.fitting import points_per_step as points_per_step
 from relbo.gaussian.moments import whitening_of_draws as whitening_of_draws
 from relbo.gaussian.nearest import nearest_mode as nearest_mode
 from relbo.gaussian.starts import plain_normal as plain_normal
+from relbo.gaussian.stretching import num_axes as num_axes
+from relbo.gaussian.stretching import stretched_normal as stretched_normal
 from relbo.gaussian.whitening import Dependence as Dependence
 from relbo.gaussian.whitening import WhiteningNormal as WhiteningNormal

@@ -211,5 +211,8 @@ class WhiteningNormal(NamedTuple):
 
     def reordered(self, order: np.ndarray) -> "WhiteningNormal":
         """Returns the normal of the coordinates in another order."""
-        assert not isinstance(self.factor, LowRankFactor)
-        return WhiteningNormal(self.loc[order], self.factor[order])
+        factor = self.factor
+        if isinstance(factor, LowRankFactor):
+            rows = LowRankFactor(factor.scale[order], factor.axes[order], factor.stretch)
+            return WhiteningNormal(self.loc[order], rows)
+        return WhiteningNormal(self.loc[order], factor[order])

@@ -13,7 +13,6 @@ from numpyro import handlers
 from numpyro.infer.autoguide import (
     AutoContinuous,
     AutoDAIS,
-    AutoDiagonalNormal,
     AutoGuide,
     AutoGuideList,
     AutoNormal,
@@ -29,6 +28,7 @@ from relbo.gaussian import DENSE_LIMIT
 from relbo.guides.bases import base_of, unconstrained
 from relbo.guides.bent_normal import AutoBentNormal
 from relbo.guides.refined_guide import AbstractRefinedGuide, chosen_refinement
+from relbo.guides.stretched_normal import AutoStretchedNormal
 from relbo.guides.warm_start import can_start_warm, density_of, warm_params
 from relbo.problem.call import Call
 from relbo.problem.logdensity import LogDensityModel
@@ -63,7 +63,7 @@ class AutoRefined(AbstractRefinedGuide):
             (AutoNormal, AutoDiagonalNormal, AutoMultivariateNormal,
             AutoLowRankMultivariateNormal, AutoIAFNormal, AutoBNAFNormal, AutoDelta,
             AutoGuideList). By default `AutoBentNormal` up to 200 dimensions, which learns all
-            correlations and follows funnels, and AutoDiagonalNormal beyond; AutoNormal where
+            correlations and follows funnels, and `AutoStretchedNormal` beyond; AutoNormal where
             the model has local latent values in a plate that is subsampled or where
             `create_plates` is given.
         refinement: the sampler and its account, a `Refinement`; by default `Refinement()`. Its
@@ -255,7 +255,7 @@ def _suitable_base(trace: dict[str, Sites]) -> type[AutoGuide]:
     if has_local_sites(trace):
         return AutoNormal
     size = sum(np.size(trace[name]["value"]) for name in latent_names(trace))
-    return AutoBentNormal if size <= DENSE_LIMIT else AutoDiagonalNormal
+    return AutoBentNormal if size <= DENSE_LIMIT else AutoStretchedNormal
 
 
 def _parts(guide: AutoGuide) -> list[AutoGuide]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -16,14 +17,17 @@ from numpyro.infer.autoguide import (
 
 from relbo.gaussian import (
     Evaluate,
+    LowRankFactor,
     NormalFitter,
     Report,
     WhiteningNormal,
     compiled_evaluate,
     points_per_step,
+    stretched_normal,
 )
 from relbo.gaussian.moments import choose_parents
 from relbo.guides.bent_normal import AutoBentNormal
+from relbo.guides.stretched_normal import AutoStretchedNormal
 from relbo.problem import Problem, read
 from relbo.problem.call import Call
 from relbo.problem.plates import FixedMinibatch, ModelWithPlates
@@ -33,14 +37,21 @@ from relbo.problem.traces import Model, has_local_sites, initial_run
 NUM_POINTS = 64
 NUM_DRAWS = 1024
 """Draws in which it is looked for coordinates that others depend on."""
+KINDS = (
+    AutoBentNormal,
+    AutoDiagonalNormal,
+    AutoMultivariateNormal,
+    AutoNormal,
+    AutoStretchedNormal,
+)
+"""Guides that are normals, or nearly."""
 Values = dict[str, ArrayLike]
 
 
 def normal_base(guide: Any) -> Any:
     """Returns the normal that a guide is or contains, or `None`."""
     base = getattr(guide, "base", guide)
-    kinds = (AutoBentNormal, AutoDiagonalNormal, AutoMultivariateNormal, AutoNormal)
-    return base if type(base) in kinds else None
+    return base if type(base) in KINDS else None
 
 
 def can_start_warm(guide: Any) -> bool:
@@ -101,9 +112,11 @@ def warm_params(
     )
     try:
         normal = fitter.fit(start).modes[0]
+        if isinstance(base, AutoStretchedNormal):
+            normal = stretched_normal(rng, evaluate, NUM_POINTS, normal, is_late=is_late)
     except (ValueError, np.linalg.LinAlgError):
         return None
-    if not (np.all(np.isfinite(normal.loc)) and np.all(np.isfinite(normal.factor))):
+    if not all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(normal)):
         return None
     if not isinstance(base, AutoBentNormal):
         return _parameters(base, problem, normal.reordered(positions))
@@ -153,6 +166,11 @@ def _parameters(base: Any, problem: Problem, normal: WhiteningNormal) -> Values:
     if isinstance(base, AutoMultivariateNormal | AutoBentNormal):
         tril = jnp.asarray(normal.scale_tril(), dtype)
         return {f"{prefix}_loc": loc, f"{prefix}_scale_tril": tril}
+    factor = normal.factor
+    if isinstance(factor, LowRankFactor):
+        parts = {"scale": factor.scale, "axes": factor.axes, "stretch": factor.stretch}
+        values = {f"{prefix}_{name}": jnp.asarray(v, dtype) for name, v in parts.items()}
+        return {f"{prefix}_loc": loc, **values}
     scale = jnp.asarray(normal.conditional_sd(), dtype)
     if isinstance(base, AutoDiagonalNormal):
         return {f"{prefix}_loc": loc, f"{prefix}_scale": scale}

@@ -12,6 +12,7 @@ from numpyro.distributions.util import matrix_to_tril_vec
 from numpyro.infer.autoguide import AutoMultivariateNormal
 
 from relbo.guides.bent_normal import AutoBentNormal
+from relbo.guides.stretched_normal import AutoStretchedNormal
 from relbo.guides.warm_start import normal_base
 
 RATE = 0.02
@@ -106,6 +107,15 @@ def units_for(guide: Any) -> Units | None:
                 units |= {loc: unit, name: _softplus_units(params[name], unit)}
         return units
 
+    def stretched(params: dict[str, Any]) -> dict[str, Array]:
+        scale, axes = params[f"{prefix}_scale"], params[f"{prefix}_axes"]
+        squares, stretch = jnp.square(axes), params[f"{prefix}_stretch"]
+        unit = scale / jnp.sqrt(1.0 + squares @ (stretch**-2.0 - 1.0))
+        sd = scale * jnp.sqrt(1.0 + squares @ (jnp.square(stretch) - 1.0))
+        return {f"{prefix}_loc": unit, f"{prefix}_scale": unit / sd}
+
+    if isinstance(base, AutoStretchedNormal):
+        return stretched
     return dense if isinstance(base, AutoMultivariateNormal | AutoBentNormal) else by_site
 
 

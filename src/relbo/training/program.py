@@ -72,13 +72,14 @@ class Program:
         self.model, self.guide, self.layout, self.spread = model, guide, data.layout, spread
         self.is_default_optimiser = optimiser is None
         self._given_loss, self._num_seeds = loss, num_seeds
+        self._read_supports = jax.jit(self._supports)
+        # A guide that chooses its base does so here, and the units are those of the base.
+        self._set_up_guide(data)
         units = units_for(guide) if optimiser is None else None
         optimiser = default_optimiser() if optimiser is None else optimiser
         self.is_scalable = isinstance(optimiser, optax.GradientTransformation)
         if self.is_scalable:
             optimiser = scalable(optimiser, has_units=units is not None)
-        self._read_supports = jax.jit(self._supports)
-        self._set_up_guide(data)
         svi = SVI(model, guide, optimiser, loss)
         self.updates = Updates(svi, data.layout, units, self.is_scalable, spread)
         self.is_reusable = not freezes_data(guide)
