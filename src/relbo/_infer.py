@@ -24,8 +24,10 @@ from relbo.sampling import Posterior, sample
 from relbo.sampling._sample import (
     SamplingMethod,
     check_sample_options,
+    check_start,
     default_num_chains,
 )
+from relbo.sampling.continuing import double_precision
 from relbo.sampling.independent import sample_independently
 from relbo.training import Stopping, fit
 
@@ -43,6 +45,7 @@ def infer(
     kwargs: Keywords = None,
     *,
     guide: Any = None,
+    start: Posterior | None = None,
     num_draws: int = 4000,
     num_chains: int | None = None,
     method: SamplingMethod = "hmc",
@@ -74,6 +77,8 @@ def infer(
             polars or xarray. A frame in `args` is a matrix; as `kwargs`, its columns are the
             keyword arguments.
         guide: a guide to train and start from instead, such as `relbo.AutoRefined(model)`.
+        start: a posterior to start from instead, such as one of the same sites for other data
+            (see also `Posterior.update`). Then no guide is fitted or trained.
         num_draws: number of draws to return.
         num_chains: number of chains; by default about 64.
         method: `"hmc"`, `"mala"` or, with a refined guide, `"unadjusted"`; see `sample`.
@@ -95,6 +100,7 @@ def infer(
     """
     key, started = as_key(key), time.monotonic()
     check_sample_options(method, num_draws, num_chains, seconds)
+    check_start(start, guide, method)
     args, kwargs = checked_call(args, kwargs)
     plates = subsampled_plates(model, args, kwargs)
     target = model
@@ -102,7 +108,7 @@ def infer(
         target = with_whole_data(model, args, kwargs, plates)
         args, kwargs = with_jax_arrays(args, kwargs)
     params, trained = None, None
-    if guide is not None or plates:
+    if guide is not None or (plates and start is None):
         fit_key, key = jr.split(key)
         # Half of the time for each: a rough fit is a better start than none.
         trained = fit(
@@ -128,6 +134,7 @@ def infer(
             kwargs,
             guide=guide,
             params=params,
+            start=start,
             method=method,
             num_draws=num_draws,
             num_chains=num_chains,
@@ -150,7 +157,7 @@ def infer(
             progress=progress,
         )
 
-    if plates and method != "unadjusted":
+    if plates and start is None and method != "unadjusted":
         problem = read(target, args, kwargs, params=params)
         number = num_chains or default_num_chains(num_draws, problem.size)
         has_time = _can_run_chains(problem, number, remaining(), mesh)
@@ -188,14 +195,10 @@ def _score(problem: Problem, point: Float[Array, " d"]) -> Float[Array, " d"]:
 
 def _in_double_precision(draw: Callable[[], Posterior]) -> Posterior | None:
     """Draws again in float64; `None` if the model does not run in it."""
-    # JAX keeps constants that a model closes over, and would use them in the other precision.
-    jax.clear_caches()
-    with jax.enable_x64(True):
+    with double_precision():
         try:
             posterior = draw()
         except TypeError:
             return None
-        finally:
-            jax.clear_caches()
     posterior.add_note("float32 could not resolve this posterior: float64 was used instead.")
     return posterior

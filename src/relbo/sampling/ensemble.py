@@ -37,6 +37,7 @@ from relbo.sampling.hamiltonian import (
     advance,
     chunk_length,
 )
+from relbo.sampling.tuning import ChainTuning
 
 MAX_WINDOW = 32
 """The largest number of iterations after which the warm-up adapts."""
@@ -144,6 +145,21 @@ class Ensemble:
         self._other_modes, self.elsewhere = others, 0.0
         self._log_step = np.log(0.9 * self.problem.size**-0.25)
         self.disperse()
+
+    def tuning(self) -> ChainTuning | None:
+        """Returns what the chains need to go on; `None` if each mode has chains of its own."""
+        if self._other_modes:
+            return None
+        white = np.zeros((self.num_chains, self.problem.size))
+        if self._state is not None:
+            white = np.asarray(self._state.current.white, float)
+        ends = self.normal.push(white)
+        return ChainTuning(self.normal, self._log_step, self._length, self.method, ends)
+
+    def resume(self, tuning: ChainTuning) -> None:
+        """Continues chains where they ended, with what they had adapted."""
+        self.normal, self._log_step, self._length, self.method = tuning[:4]
+        self._begin(self.normal.pull(tuning.ends))
 
     def warm_up(self, max_windows: int = 16) -> bool:
         """Adapts the normal and the step size until they are stable.

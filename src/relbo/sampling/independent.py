@@ -20,7 +20,6 @@ from relbo.guides.refined_guide import AbstractRefinedGuide
 from relbo.problem import Problem
 from relbo.problem.numpyro import log_abs_det, substituted
 from relbo.problem.traces import run
-from relbo.sampling._sample import _constrain, _seed_words
 from relbo.sampling.chain_draws import default_num_superchains
 from relbo.sampling.evidence import LogWeights
 from relbo.sampling.findings import (
@@ -31,6 +30,7 @@ from relbo.sampling.findings import (
     findings_of_tails,
 )
 from relbo.sampling.posterior import Posterior
+from relbo.sampling.spaces import constrain, seed_words
 
 MIN_LENGTH = 8
 """Proposals for each chain, whatever the time budget."""
@@ -131,7 +131,7 @@ def sample_independently(
         for turn in range(MAX_CORRECTIONS):
             keys = jr.split(jr.fold_in(pilot_key, turn), num_rounds)
             pilots = _joined([propose(key, change) for key in keys])
-            change, is_small = _corrected(change, pilots)
+            change, is_small = corrected(change, pilots)
             if is_small or is_past(spread, deadline):
                 break
         length, rounds = max(-(-num_draws // num_chains), MIN_LENGTH), []
@@ -142,7 +142,7 @@ def sample_independently(
             if turn >= MIN_LENGTH and is_past(spread, deadline):
                 break
         report("propose", 1.0)
-    rng = np.random.default_rng(_seed_words(typed_key))
+    rng = np.random.default_rng(seed_words(typed_key))
     posterior = _accepted(rng, problem, _joined(rounds), num_chains, num_draws)
     posterior.findings = (*_findings_of_guide(guide, posterior), *posterior.findings)
     posterior.seconds = {"propose": time.monotonic() - started}
@@ -159,7 +159,7 @@ def _accepted(
     visited, acceptance = metropolis(rng, proposals.log_weights.reshape(-1, num_chains))
     kept = Proposals(*(part[visited] for part in proposals))
     chains = UnconstrainedChains(*kept[:3], acceptance)
-    values = _constrain(problem, chains.draws)
+    values = constrain(problem, chains.draws)
     latent = {site.name: values[site.name] for site in problem.sites}
     resolution = float(jnp.finfo(jnp.result_type(float)).eps)
     return Posterior(
@@ -230,7 +230,7 @@ def _propose(
     return point, score, logdensity, logdensity - log_q + change.log_abs_det
 
 
-def _corrected(change: AffineMap, pilots: Proposals) -> tuple[AffineMap, bool]:
+def corrected(change: AffineMap, pilots: Proposals) -> tuple[AffineMap, bool]:
     """Moves proposals to where the posterior is, and makes them as wide.
 
     Training on minibatches leaves errors in the mean and the scales. The score of a normal
