@@ -224,7 +224,7 @@ def measure(case: Case, seeds: int, counter: Counter) -> dict[str, Any]:
         except ValueError as error:
             update, refused = None, str(error)
         update_cost = (counter.take(), time.process_time() - began)
-        error = np.inf if update is None else error_of(update, reference)
+        error_of_update = np.inf if update is None else error_of(update, reference)
         rows.append(
             {
                 "refused": refused,
@@ -234,9 +234,7 @@ def measure(case: Case, seeds: int, counter: Counter) -> dict[str, Any]:
                 "seconds": fresh_cost[1],
                 "seconds of the update": update_cost[1],
                 "error": error_of(fresh, reference),
-                "error of the update": np.inf
-                if update is None
-                else error_of(update, reference),
+                "error of the update": error_of_update,
                 "increment": None if update is None else update.log_evidence_increment,
                 "difference of evidences": fresh.log_evidence - old.log_evidence,
                 "trusted": update is not None and update.check().trustworthy,
@@ -272,7 +270,7 @@ def show(row: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argument_parser(__doc__)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=3, help="runs of each case")
     args = parser.parse_args()
     began = time.perf_counter()
     print(

@@ -14,13 +14,14 @@ from relbo.problem import Problem, read
 from relbo.problem.call import Keywords
 from relbo.sampling.chain_draws import ChainDraws, joined
 from relbo.sampling.continuing import generator, precision_of
-from relbo.sampling.diagnostics import effective_sample_size
+from relbo.sampling.diagnostics import effective_sample_size, rejected_in_tails
 from relbo.sampling.ensemble import Ensemble
 from relbo.sampling.evidence import EvidenceIncrement, log_mean_weight
-from relbo.sampling.findings import Finding
+from relbo.sampling.findings import Finding, finding_of_necks
 from relbo.sampling.independent import Proposals
 from relbo.sampling.moving import OldDraws, best_map, effective_share, moved, resampled
 from relbo.sampling.posterior import Posterior
+from relbo.sampling.rounds import MAX_TRUSTED_REJECTED
 from relbo.sampling.site_findings import findings_of_run, findings_of_sites
 from relbo.sampling.spaces import constrain
 from relbo.sampling.tempering import MAX_STAGES, Particles, tempered
@@ -32,11 +33,11 @@ MIN_SHARE = 0.4
 """The smallest share of effective draws for which weights alone are enough."""
 MAX_PARETO_K = 0.7
 """Importance weights with a larger tail index are unreliable."""
-NUM_WINDOWS = 2
+NUM_WINDOWS = 1
 """Windows of the warm-up after the draws were annealed."""
 NUM_PARTICLES = 256
 """Draws that are annealed."""
-MIN_EFFECTIVE = 0.3
+MIN_EFFECTIVE = 0.2
 """Chains run on if their draws are worth less than this share of independent ones."""
 
 
@@ -104,6 +105,7 @@ def updated(
             *_findings_of_old(posterior),
             *findings_of_run(new, found.chains),
             *findings_of_sites(new, found.chains, values),
+            *_findings_of_necks(found.chains),
         ]
         report("update", 1.0)
     weights = posterior.log_weights
@@ -226,12 +228,7 @@ def _annealed(
     update.report("update", 0.6)
     ensemble = _started(update, normal, particles)
     ensemble.warm_up(NUM_WINDOWS)
-    chains = ensemble.sample(update.length)
-    share = _effective(chains) / chains.logdensity.size
-    if share < MIN_EFFECTIVE:
-        factor = min(MIN_EFFECTIVE / max(share, 0.1), 3.0)
-        more = ensemble.sample(int(np.ceil(factor * update.length)) - update.length)
-        chains = joined(chains, more).thinned(update.length)
+    chains = _sampled(ensemble, update.length)
     tuning = ensemble.tuning()
     if tuning is not None:
         tuning = tuning._replace(spacing=chains.spacing)
@@ -264,10 +261,32 @@ def _started(update: Update, normal: WhiteningNormal, particles: Particles) -> E
     return ensemble
 
 
+def _sampled(ensemble: Ensemble, length: int) -> ChainDraws:
+    """Samples, and goes on if the draws depend too much on each other."""
+    chains = ensemble.sample(length)
+    share = _effective(chains) / chains.logdensity.size
+    if share < MIN_EFFECTIVE:
+        factor = min(MIN_EFFECTIVE / max(share, 0.1), 3.0)
+        more = ensemble.sample(int(np.ceil(factor * length)) - length)
+        chains = joined(chains, more).thinned(length)
+    return chains
+
+
+def _rejected(chains: ChainDraws) -> float:
+    """Returns the share of rejected steps in the narrowest place."""
+    by_chain = np.swapaxes(chains.draws, 0, 1)
+    return float(np.max(rejected_in_tails(by_chain, chains.acceptance.T)))
+
+
 def _effective(chains: ChainDraws) -> float:
     """Returns the smallest effective number of draws of a coordinate."""
     by_chain = np.swapaxes(chains.draws, 0, 1)
     return float(np.nanmin(effective_sample_size(by_chain), initial=np.inf))
+
+
+def _findings_of_necks(chains: ChainDraws) -> list[Finding]:
+    rejected = _rejected(chains)
+    return [finding_of_necks(rejected)] if rejected > MAX_TRUSTED_REJECTED else []
 
 
 def _findings_of_old(posterior: Posterior) -> list[Finding]:
