@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
 from relbo._devices import agreed, spread_over
+from relbo._progress import Callback, sticky
 from relbo.core.random import KeyLike, as_key
 from relbo.problem import Problem, read
 from relbo.problem.call import Keywords, checked_call
@@ -52,6 +53,7 @@ def infer(
     seconds: float | None = None,
     mesh: Mesh | None = None,
     progress: bool = True,
+    callback: Callback | None = None,
 ) -> Posterior:
     """Infers a posterior: fits a guide, then samples from it exactly.
 
@@ -85,6 +87,8 @@ def infer(
         seconds: time budget in seconds; half of it is for training a guide.
         mesh: the devices to run on; see `fit` and `sample`.
         progress: whether to show a progress bar.
+        callback: called with a `RunState` after each chunk; the run ends if it returns `True`,
+            as if the time were up, and what there is by then is returned and judged.
 
     Returns:
         A `Posterior`; its `check()` says whether to trust it, its `procedure` how the draws
@@ -98,7 +102,7 @@ def infer(
         >>> posterior = infer(0, model, (jnp.ones(10),))
         >>> print(posterior.summary())
     """
-    key, started = as_key(key), time.monotonic()
+    key, started, callback = as_key(key), time.monotonic(), sticky(callback)
     check_sample_options(method, num_draws, num_chains, seconds)
     check_start(start, guide, method)
     args, kwargs = checked_call(args, kwargs)
@@ -120,6 +124,7 @@ def infer(
             stopping=Stopping(seconds=None if seconds is None else seconds / 2),
             mesh=mesh,
             progress=progress,
+            callback=callback,
         )
         params, guide = trained.params, trained.guide
 
@@ -142,6 +147,7 @@ def infer(
             seconds=remaining(),
             mesh=mesh,
             progress=progress,
+            callback=callback,
         )
 
     def propose(problem: Problem, num_chains: int) -> Posterior:
@@ -155,6 +161,7 @@ def infer(
             seconds=remaining(),
             mesh=mesh,
             progress=progress,
+            callback=callback,
         )
 
     if plates and start is None and method != "unadjusted":

@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 from jaxtyping import Float, PRNGKeyArray, PyTree
 
 from relbo._devices import spread_over
-from relbo._progress import progress_bar
+from relbo._progress import Callback, progress_bar
 from relbo.core.checks import check_choice, check_integer, check_seconds
 from relbo.core.random import KeyLike, as_key
 from relbo.guides.refined_guide import AbstractRefinedGuide
@@ -55,6 +55,7 @@ def sample(
     seconds: float | None = None,
     mesh: Mesh | None = None,
     progress: bool = True,
+    callback: Callback | None = None,
 ) -> Posterior:
     """Draws from a posterior with many chains.
 
@@ -89,6 +90,9 @@ def sample(
         mesh: the devices that share the chains; all by default, as for `relbo.fit`.
             `"unadjusted"` uses one.
         progress: whether to show a progress bar.
+        callback: called with a `RunState` after each chunk of iterations; the run ends if it
+            returns `True`, as if the time were up. It is not called while a given `kernel` or
+            an unadjusted sampler runs. Several processes have to decide alike.
 
     Returns:
         A `Posterior`.
@@ -108,7 +112,15 @@ def sample(
         return _sample_unadjusted(key, problem, source, num_draws, num_chains)
     # The rest is for the evidence and for examining the draws.
     deadline = np.inf if seconds is None else started + SAMPLING_SHARE * seconds
-    with progress_bar(progress) as report:
+    is_stopped = False
+    with progress_bar(progress, callback) as show:
+
+        def report(*state: Any) -> None:
+            nonlocal is_stopped
+            if show(*state):
+                is_stopped = True
+                ensemble.stop()
+
         ensemble = Ensemble(
             np.random.default_rng(seed_words(key)),
             problem,
@@ -133,6 +145,8 @@ def sample(
         if tuning is not None:
             tuning = tuning._replace(spacing=chains.spacing)
         findings += run.findings
+        if is_stopped:
+            findings.append(Finding("The callback stopped the run.", is_fatal=False))
         values = constrain(problem, chains.draws)
         findings += findings_of_sites(problem, chains, values)
         clock.lap("constrain")

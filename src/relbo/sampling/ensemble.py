@@ -300,6 +300,10 @@ class Ensemble:
         left = self._deadline - time.monotonic()
         return int(np.clip(left / max(self._seconds_per_iteration, 1e-9), 4, self._chunk))
 
+    def stop(self) -> None:
+        """Ends the run as if the time were up."""
+        self._deadline = -np.inf
+
     def is_late(self) -> bool:
         """Whether the time is up."""
         return is_past(self._spread, self._deadline)

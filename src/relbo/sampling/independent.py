@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, Scalar
 
 from relbo._devices import is_past, local, spread_over
-from relbo._progress import progress_bar
+from relbo._progress import Callback, progress_bar
 from relbo.core.random import KeyLike, as_key
 from relbo.evaluate.batches import map_with_keys
 from relbo.guides.refined_guide import AbstractRefinedGuide
@@ -88,6 +88,7 @@ def sample_independently(
     seconds: float | None = None,
     mesh: Mesh | None = None,
     progress: bool = True,
+    callback: Callback | None = None,
 ) -> Posterior:
     """Samples a posterior with proposals that are independent draws of a guide.
 
@@ -105,6 +106,7 @@ def sample_independently(
         seconds: time budget in seconds; at least 8 proposals are made for each chain.
         mesh: the devices that share them.
         progress: whether to show a progress bar.
+        callback: called after each round of proposals; returning `True` ends them.
 
     Returns:
         A `Posterior`.
@@ -123,7 +125,7 @@ def sample_independently(
             made = map_with_keys(key, function, num_chains, batch_size=1, mesh=mesh)
         return Proposals(*(np.asarray(part, float) for part in local(spread, made)))
 
-    with progress_bar(progress) as report:
+    with progress_bar(progress, callback) as report:
         pilot_key, main_key = jr.split(typed_key)
         change = AffineMap.identity(problem.size)
         num_pilots = np.clip(PILOTS_PER_DIMENSION * problem.size, MIN_PILOTS, MAX_PILOTS)
@@ -137,9 +139,9 @@ def sample_independently(
         length, rounds = max(-(-num_draws // num_chains), MIN_LENGTH), []
         # The first round is for where the chains start.
         for turn, round_key in enumerate(jr.split(main_key, length + 1)):
-            report("propose", turn / length)
+            is_stopped = report("propose", turn / length)
             rounds.append(propose(round_key, change))
-            if turn >= MIN_LENGTH and is_past(spread, deadline):
+            if turn >= MIN_LENGTH and (is_stopped or is_past(spread, deadline)):
                 break
         report("propose", 1.0)
     rng = np.random.default_rng(seed_words(typed_key))
