@@ -4,7 +4,7 @@ import time
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from relbo._progress import Report, progress_bar
 from relbo.core.random import KeyLike
@@ -143,15 +143,18 @@ def _run(update: Update) -> UpdatedDraws:
     wanted = int(np.clip(PILOTS_PER_DIMENSION * size, MIN_PILOTS, MAX_PILOTS))
     batch_size = min(number, max(wanted, update.num_chains))
     evaluate = compiled_evaluate(update.new, batch_size)
-    pilots = update.draws.at(update.rng.permutation(number)[:batch_size])
-    normal, first = best_map(pilots, evaluate, batch_size)
+    order = update.rng.permutation(number)
+    normal, first = best_map(update.draws.at(order[:batch_size]), evaluate, batch_size)
+    # The map fits the pilots too well: others estimate the evidence.
+    others = order[batch_size:] if number >= 2 * batch_size else order
     update.report("update", 0.3)
     if effective_share(first.log_weights) >= MIN_SHARE:
         proposals = moved(update.draws, normal, evaluate, batch_size)
         share, pareto_k = _quality(proposals.log_weights)
         if share >= MIN_SHARE and pareto_k <= MAX_PARETO_K:
-            return _weighed(update, normal, proposals)
-    return _annealed(update, pilots, normal, first)
+            return _weighed(update, normal, proposals, others)
+    particles = update.draws.at(others[: max(NUM_PARTICLES, update.num_chains)])
+    return _annealed(update, normal, particles, moved(particles, normal, evaluate, batch_size))
 
 
 def _quality(log_weights: Float[np.ndarray, " n"]) -> tuple[float, float]:
@@ -161,7 +164,12 @@ def _quality(log_weights: Float[np.ndarray, " n"]) -> tuple[float, float]:
     return share, np.inf if pareto_k is None else pareto_k
 
 
-def _weighed(update: Update, normal: WhiteningNormal, proposals: Proposals) -> UpdatedDraws:
+def _weighed(
+    update: Update,
+    normal: WhiteningNormal,
+    proposals: Proposals,
+    others: Int[np.ndarray, " m"],
+) -> UpdatedDraws:
     """Repeats the moved draws in proportion to their weights.
 
     The order of the chains is kept, so that repeated draws are neighbours: the effective sample
@@ -194,33 +202,34 @@ def _weighed(update: Update, normal: WhiteningNormal, proposals: Proposals) -> U
     )
     # Nothing else is known of draws that no chain visited.
     stats = {"lp": chains.logdensity.T}
-    return UpdatedDraws(chains, stats, tuning, _increment(proposals.log_weights, shape), how)
+    increment = _increment(proposals.log_weights, shape, others)
+    return UpdatedDraws(chains, stats, tuning, increment, how)
 
 
 def _increment(
-    log_weights: Float[np.ndarray, " n"], shape: tuple[int, int]
+    log_weights: Float[np.ndarray, " n"],
+    shape: tuple[int, int],
+    others: Int[np.ndarray, " m"],
 ) -> EvidenceIncrement:
     """Estimates the ratio of the evidences, with an error from the differences of chains."""
-    value, stderr = log_mean_weight(log_weights)
+    value, stderr = log_mean_weight(log_weights[others])
     by_chain = np.exp(log_weights - value).reshape(shape).mean(1)
     between = float(by_chain.std(ddof=1) / len(by_chain) ** 0.5)
     return EvidenceIncrement(value, max(stderr, between))
 
 
 def _annealed(
-    update: Update, pilots: OldDraws, normal: WhiteningNormal, first: Proposals
+    update: Update, normal: WhiteningNormal, start: OldDraws, first: Proposals
 ) -> UpdatedDraws:
     """Anneals some draws to the new posterior, and runs chains from there."""
-    some = np.arange(min(len(pilots.white), max(NUM_PARTICLES, update.num_chains)))
-    gain = first.log_weights[some]
-    if effective_share(gain) == 0.0:
+    if effective_share(first.log_weights) == 0.0:
         raise _collapsed(first, 0.0)
     particles = tempered(
         update.rng,
         (update.old, update.new),
-        pilots.at(some),
+        start,
         normal,
-        gain,
+        first.log_weights,
         float(np.exp(update.log_step)),
     )
     if particles.fraction < 1.0:
