@@ -66,10 +66,10 @@ def poisson(x: Any, y: Any) -> None:
 
 
 def groups(group: Any, y: Any, num_groups: int) -> None:
-    mean = numpyro.sample("mean", dist.Normal(0.0, 5.0))
+    mean: Any = numpyro.sample("mean", dist.Normal(0.0, 5.0))
     spread = numpyro.sample("spread", dist.HalfNormal(2.0))
     with numpyro.plate("groups", num_groups):
-        effect = numpyro.sample("effect", dist.Normal(0.0, 1.0))
+        effect: Any = numpyro.sample("effect", dist.Normal(0.0, 1.0))
     numpyro.sample("y", dist.Normal((mean + spread * effect)[group], 1.0), obs=y)
 
 
@@ -77,15 +77,15 @@ def counts(group: Any, y: Any, num_groups: int) -> None:
     mean = numpyro.sample("mean", dist.Normal(0.0, 2.0))
     spread = numpyro.sample("spread", dist.HalfNormal(1.0))
     with numpyro.plate("groups", num_groups):
-        effect = numpyro.sample("effect", dist.Normal(0.0, 1.0))
+        effect: Any = numpyro.sample("effect", dist.Normal(0.0, 1.0))
     numpyro.sample("y", dist.Poisson(jnp.exp(mean + spread * effect)[group]), obs=y)
 
 
 def schools(y: Any, sigma: Any) -> None:
-    mean = numpyro.sample("mean", dist.Normal(0.0, 5.0))
+    mean: Any = numpyro.sample("mean", dist.Normal(0.0, 5.0))
     spread = numpyro.sample("spread", dist.HalfCauchy(5.0))
     with numpyro.plate("schools", len(sigma)):
-        effect = numpyro.sample("effect", dist.Normal(0.0, 1.0))
+        effect: Any = numpyro.sample("effect", dist.Normal(0.0, 1.0))
     numpyro.sample("y", dist.Normal((mean + spread * effect)[:, None], sigma[:, None]), obs=y)
 
 
@@ -199,10 +199,15 @@ def counted_evaluations() -> Iterator[Counter]:
 def error_of(posterior: relbo.Posterior, reference: relbo.Posterior) -> float:
     """Returns the largest error of a mean, in posterior standard deviations."""
     found = []
+    assert reference.problem is not None
     for site in reference.problem.sites:
         truth, draws = reference.draws[site.name], posterior.draws[site.name]
         found.append(np.max(np.abs(draws.mean(0) - truth.mean(0)) / truth.std(0)))
     return float(max(found))
+
+
+def evidence_of(posterior: relbo.Posterior) -> float:
+    return np.nan if posterior.log_evidence is None else posterior.log_evidence
 
 
 def measure(case: Case, seeds: int, counter: Counter) -> dict[str, Any]:
@@ -236,7 +241,7 @@ def measure(case: Case, seeds: int, counter: Counter) -> dict[str, Any]:
                 "error": error_of(fresh, reference),
                 "error of the update": error_of_update,
                 "increment": None if update is None else update.log_evidence_increment,
-                "difference of evidences": fresh.log_evidence - old.log_evidence,
+                "difference of evidences": evidence_of(fresh) - evidence_of(old),
                 "trusted": update is not None and update.check().trustworthy,
             }
         )

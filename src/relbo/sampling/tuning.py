@@ -45,7 +45,7 @@ class ChainTuning(NamedTuple):
             _require_shape(factor, (size,) * factor.ndim)
         else:
             factor = LowRankFactor(*(arrays[f"factor_{n}"] for n in LowRankFactor._fields))
-            _require_shape(factor.axes, (size, factor.stretch.size))
+            _require_shape(np.asarray(factor.axes), (size, factor.stretch.size))
         dependence = None
         if "dependence_parents" in arrays:
             dependence = Dependence(*(arrays[f"dependence_{n}"] for n in Dependence._fields))

@@ -236,7 +236,7 @@ class OrderedELBO(Trace_ELBO):
             replayed = handlers.replay(handlers.seed(model, model_key), draw)
             log_p, trace = log_density(replayed, args, kwargs, param_map)
             check_model_guide_match(trace, draw)
-            return log_p - log_q
+            return jnp.asarray(log_p - log_q)
 
         keys = jr.split(rng_key, self.num_particles)
         log_weights = self.vectorize_particles_fn(log_weight, keys)
