@@ -15,6 +15,7 @@ from pathlib import Path
 
 import jax
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 import registry
 import relbo
@@ -54,6 +55,22 @@ def by_length(page):
     return pytest.param(page, marks=marks, id=page.stem)
 
 
+@pytest.fixture
+def own_cache():
+    """Restores the cache of compiled programs, which a page replaces."""
+    names = [name for name in jax.config.values if "cache_" in name]
+    before = {name: jax.config.values[name] for name in names}
+    yield
+    changed = {
+        name: value for name, value in before.items() if jax.config.values[name] != value
+    }
+    for name, value in changed.items():
+        jax.config.update(name, value)
+    if changed:
+        compilation_cache.reset_cache()
+
+
+@pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize(
     "page", [by_length(page) for page in PAGES if page.stem not in RUN_ELSEWHERE]
 )

@@ -9,7 +9,9 @@ from relbo import problem as problem
 from relbo import sampling as sampling
 from relbo import statespace as statespace
 from relbo import training as training
+from relbo._compilation_cache import use_compilation_cache as use_compilation_cache
 from relbo._infer import infer as infer
+from relbo._progress import RunState as RunState
 from relbo.core.accounts import AbstractAccount as AbstractAccount
 from relbo.core.accounts import ChangeOfVariablesAccount as ChangeOfVariablesAccount
 from relbo.core.accounts import GaussianAccount as GaussianAccount

@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
 from relbo._devices import agreed, spread_over
+from relbo._progress import Callback, sticky
 from relbo.core.random import KeyLike, as_key
 from relbo.problem import Problem, read
 from relbo.problem.call import Keywords, checked_call
@@ -24,8 +25,10 @@ from relbo.sampling import Posterior, sample
 from relbo.sampling._sample import (
     SamplingMethod,
     check_sample_options,
+    check_start,
     default_num_chains,
 )
+from relbo.sampling.continuing import double_precision
 from relbo.sampling.independent import sample_independently
 from relbo.training import Stopping, fit
 
@@ -43,12 +46,14 @@ def infer(
     kwargs: Keywords = None,
     *,
     guide: Any = None,
+    start: Posterior | None = None,
     num_draws: int = 4000,
     num_chains: int | None = None,
     method: SamplingMethod = "hmc",
     seconds: float | None = None,
     mesh: Mesh | None = None,
     progress: bool = True,
+    callback: Callback | None = None,
 ) -> Posterior:
     """Infers a posterior: fits a guide, then samples from it exactly.
 
@@ -74,12 +79,16 @@ def infer(
             polars or xarray. A frame in `args` is a matrix; as `kwargs`, its columns are the
             keyword arguments.
         guide: a guide to train and start from instead, such as `relbo.AutoRefined(model)`.
+        start: a posterior to start from instead, such as one of the same sites for other data
+            (see also `Posterior.update`). Then no guide is fitted or trained.
         num_draws: number of draws to return.
         num_chains: number of chains; by default about 64.
         method: `"hmc"`, `"mala"` or, with a refined guide, `"unadjusted"`; see `sample`.
         seconds: time budget in seconds; half of it is for training a guide.
         mesh: the devices to run on; see `fit` and `sample`.
         progress: whether to show a progress bar.
+        callback: called with a `RunState` after each chunk; the run ends if it returns `True`,
+            as if the time were up, and what there is by then is returned and judged.
 
     Returns:
         A `Posterior`; its `check()` says whether to trust it, its `procedure` how the draws
@@ -93,8 +102,9 @@ def infer(
         >>> posterior = infer(0, model, (jnp.ones(10),))
         >>> print(posterior.summary())
     """
-    key, started = as_key(key), time.monotonic()
+    key, started, callback = as_key(key), time.monotonic(), sticky(callback)
     check_sample_options(method, num_draws, num_chains, seconds)
+    check_start(start, guide, method)
     args, kwargs = checked_call(args, kwargs)
     plates = subsampled_plates(model, args, kwargs)
     target = model
@@ -102,7 +112,7 @@ def infer(
         target = with_whole_data(model, args, kwargs, plates)
         args, kwargs = with_jax_arrays(args, kwargs)
     params, trained = None, None
-    if guide is not None or plates:
+    if guide is not None or (plates and start is None):
         fit_key, key = jr.split(key)
         # Half of the time for each: a rough fit is a better start than none.
         trained = fit(
@@ -114,6 +124,7 @@ def infer(
             stopping=Stopping(seconds=None if seconds is None else seconds / 2),
             mesh=mesh,
             progress=progress,
+            callback=callback,
         )
         params, guide = trained.params, trained.guide
 
@@ -128,6 +139,7 @@ def infer(
             kwargs,
             guide=guide,
             params=params,
+            start=start,
             method=method,
             num_draws=num_draws,
             num_chains=num_chains,
@@ -135,6 +147,7 @@ def infer(
             seconds=remaining(),
             mesh=mesh,
             progress=progress,
+            callback=callback,
         )
 
     def propose(problem: Problem, num_chains: int) -> Posterior:
@@ -148,9 +161,10 @@ def infer(
             seconds=remaining(),
             mesh=mesh,
             progress=progress,
+            callback=callback,
         )
 
-    if plates and method != "unadjusted":
+    if plates and start is None and method != "unadjusted":
         problem = read(target, args, kwargs, params=params)
         number = num_chains or default_num_chains(num_draws, problem.size)
         has_time = _can_run_chains(problem, number, remaining(), mesh)
@@ -188,14 +202,10 @@ def _score(problem: Problem, point: Float[Array, " d"]) -> Float[Array, " d"]:
 
 def _in_double_precision(draw: Callable[[], Posterior]) -> Posterior | None:
     """Draws again in float64; `None` if the model does not run in it."""
-    # JAX keeps constants that a model closes over, and would use them in the other precision.
-    jax.clear_caches()
-    with jax.enable_x64(True):
+    with double_precision():
         try:
             posterior = draw()
         except TypeError:
             return None
-        finally:
-            jax.clear_caches()
     posterior.add_note("float32 could not resolve this posterior: float64 was used instead.")
     return posterior

@@ -464,3 +464,10 @@ def test_numbers_of_draws_are_checked():
         refinement(0, BASE, mixture, num_particles=3)
     with pytest.raises(ValueError, match="do not interact: use num_chains"):
         refinement.run(0, BASE, mixture, num_draws=1, num_particles=3)
+
+
+def test_a_refinement_says_what_it_is_in_one_line():
+    assert repr(relbo.Refinement(relbo.SGLD(0.1), num_steps=3)) == (
+        "Refinement(SGLD, ReverseKernelAccount, num_steps=3, mode='full', anneal=True, "
+        "space='whitened')"
+    )

@@ -192,3 +192,14 @@ def test_a_refused_first_call_inside_jit_does_not_change_the_guide():
     state = svi.init(jr.key(0), DATA)
     _, loss = jax.jit(svi.update)(state, DATA)
     assert jnp.isfinite(loss)
+
+
+def test_guides_say_what_they_are_in_one_line():
+    def model():
+        numpyro.sample("z", dist.Normal())
+
+    guide = relbo.AutoRefined(model, base=autoguide.AutoNormal, num_steps=3)
+    assert repr(guide).startswith("AutoRefined(test_guides_say_what_they_are_in_one_line.")
+    assert "base=AutoNormal, Refinement(Underdamped" in repr(guide)
+    assert "base=chosen by the model" in repr(relbo.AutoRefined(model))
+    assert repr(relbo.refine(model, model)).startswith("refine(")

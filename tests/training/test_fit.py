@@ -341,12 +341,11 @@ def test_a_time_budget_ends_the_fit():
     assert finished.result is Result.FINISHED
 
 
-def test_progress_shows_loss_and_speed(capsys):
-    fit(REFINED, num_iterations=100, progress=True)
-    fit(num_iterations=100, progress=True)
-    refined, plain = [
-        line for line in capsys.readouterr().err.splitlines() if line.startswith("relbo: fit")
-    ]
+def test_progress_shows_loss_and_speed(caplog):
+    with caplog.at_level("INFO", "relbo"):
+        fit(REFINED, num_iterations=100, progress=True)
+        fit(num_iterations=100, progress=True)
+    refined, plain = [line for line in caplog.messages if line.startswith("fit")]
     assert "loss" in refined
     assert "step size" in refined
     assert "it/s" in refined

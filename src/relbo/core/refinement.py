@@ -134,6 +134,13 @@ class Refinement(eqx.Module):
         self.space = space
         self.max_score = max_score
 
+    def __repr__(self) -> str:
+        kernel, account = type(self.kernel).__name__, type(self.account).__name__
+        return (
+            f"Refinement({kernel}, {account}, num_steps={self.num_steps}, mode={self.mode!r}, "
+            f"anneal={self.anneal is not None}, space={self.space!r})"
+        )
+
     @property
     def bound(self) -> Bound:
         """Whether the objective is a lower bound, without subsampling and from a density."""

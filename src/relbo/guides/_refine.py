@@ -9,6 +9,7 @@ import jax.random as jr
 from jaxtyping import Array, PRNGKeyArray, PyTree
 from numpyro import handlers
 
+from relbo.core.fingerprint import name_of
 from relbo.core.kernels import AbstractKernel
 from relbo.core.refinement import Refinement
 from relbo.guides.bases import is_point, unconstrained
@@ -36,6 +37,10 @@ class RefinedGuide(AbstractRefinedGuide):
         self.freeze_model = freeze_model
         self.refinement = refinement
         self._has_density = True
+
+    def __repr__(self) -> str:
+        names = f"{name_of(self.guide)}, {name_of(self.model)}"
+        return f"refine({names}, {self.refinement!r})"
 
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
         call = Call(args, kwargs)

@@ -21,6 +21,7 @@ from numpyro.infer.autoguide import (
 from numpyro.infer.initialization import init_to_uniform
 
 from relbo.core.bases import AbstractNormal
+from relbo.core.fingerprint import name_of
 from relbo.core.kernels import AbstractKernel
 from relbo.core.random import KeyLike, as_key
 from relbo.core.refinement import Refinement
@@ -135,6 +136,14 @@ class AutoRefined(AbstractRefinedGuide):
         self._forward_mode_differentiation = refinement.execution.forward_mode_differentiation
         self._has_density = not _has_points(self.base)
         self.refinement = refinement if self._has_density else refinement.without_default_path()
+
+    def __repr__(self) -> str:
+        base = "chosen by the model" if self._base_is_open else type(self.base).__name__
+        return f"AutoRefined({name_of(self.model)}, base={base}, {self.refinement!r})"
+
+    @property
+    def _base_is_open(self) -> bool:
+        return self._chooses_base and self.prototype_trace is None
 
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
         call = Call(args, kwargs)

@@ -4,31 +4,31 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, get_args
 
-import jax
-import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Float, PRNGKeyArray, PyTree
 
 from relbo._devices import spread_over
-from relbo._progress import progress_bar
+from relbo._progress import Callback, progress_bar
 from relbo.core.checks import check_choice, check_integer, check_seconds
 from relbo.core.random import KeyLike, as_key
-from relbo.gaussian import WhiteningNormal, normal_of_draws
 from relbo.guides.refined_guide import AbstractRefinedGuide
 from relbo.problem import Problem, read
 from relbo.problem.call import Call, Keywords, checked_call
+from relbo.sampling.continuing import normal_near, start_from
 from relbo.sampling.ensemble import Ensemble
-from relbo.sampling.findings import (
-    Finding,
-    findings_of_edges,
-    findings_of_simplices,
-    findings_of_tails,
-)
+from relbo.sampling.findings import Finding
 from relbo.sampling.given_kernel import free_parameters, run_given_kernel
 from relbo.sampling.posterior import Posterior
 from relbo.sampling.rounds import PhaseClock, run_chains
+from relbo.sampling.site_findings import findings_of_sites
+from relbo.sampling.spaces import (
+    constrain,
+    logdensity_rows,
+    seed_words,
+    unconstrained_rows,
+)
 
 SamplingMethod = Literal["hmc", "mala", "unadjusted"]
 
@@ -46,6 +46,7 @@ def sample(
     *,
     guide: Any = None,
     params: dict[str, PyTree] | None = None,
+    start: Posterior | None = None,
     method: SamplingMethod = "hmc",
     kernel: Callable[..., Any] | None = None,
     num_draws: int = 4000,
@@ -54,6 +55,7 @@ def sample(
     seconds: float | None = None,
     mesh: Mesh | None = None,
     progress: bool = True,
+    callback: Callback | None = None,
 ) -> Posterior:
     """Draws from a posterior with many chains.
 
@@ -69,6 +71,8 @@ def sample(
         args, kwargs: its arguments.
         guide: a trained guide to start from; by default a normal is fitted first.
         params: the guide's parameters.
+        start: a posterior of the same sites to start from instead, such as one for other data:
+            the chains start in its draws and in the coordinates that it was sampled in.
         method: `"hmc"`; `"mala"`, which takes one leapfrog per draw; or `"unadjusted"`, which
             runs the sampler that a refined guide has learned: nothing is adapted, accepted or
             rejected, and the draws have the bias of its step size. It keeps a draw every T
@@ -86,6 +90,9 @@ def sample(
         mesh: the devices that share the chains; all by default, as for `relbo.fit`.
             `"unadjusted"` uses one.
         progress: whether to show a progress bar.
+        callback: called with a `RunState` after each chunk of iterations; the run ends if it
+            returns `True`, as if the time were up. It is not called while a given `kernel` or
+            an unadjusted sampler runs. Several processes have to decide alike.
 
     Returns:
         A `Posterior`.
@@ -94,6 +101,7 @@ def sample(
     key = as_key(key)
     check_sample_options(method, num_draws, num_chains, seconds)
     check_integer("num_evidence_draws", num_evidence_draws, 0)
+    check_start(start, guide, method)
     if kernel is not None:
         free_parameters(kernel)  # raises, before the fit
     problem = read(model, args, kwargs, params=params)
@@ -104,9 +112,17 @@ def sample(
         return _sample_unadjusted(key, problem, source, num_draws, num_chains)
     # The rest is for the evidence and for examining the draws.
     deadline = np.inf if seconds is None else started + SAMPLING_SHARE * seconds
-    with progress_bar(progress) as report:
+    is_stopped = False
+    with progress_bar(progress, callback) as show:
+
+        def report(*state: Any) -> None:
+            nonlocal is_stopped
+            if show(*state):
+                is_stopped = True
+                ensemble.stop()
+
         ensemble = Ensemble(
-            np.random.default_rng(_seed_words(key)),
+            np.random.default_rng(seed_words(key)),
             problem,
             num_chains,
             method=method,
@@ -115,7 +131,9 @@ def sample(
             spread=spread_over(mesh),
         )
         clock = PhaseClock(started)
-        findings = _begin(ensemble, key, source)
+        findings = (
+            _begin(ensemble, key, source) if start is None else start_from(ensemble, start)
+        )
         clock.lap("fit")
         numbers = (num_draws, num_evidence_draws, clock)
         if kernel is None:
@@ -123,26 +141,19 @@ def sample(
         else:
             run = run_given_kernel(jr.fold_in(key, 1), ensemble, kernel, *numbers)
         chains, log_weights = run.chains, run.log_weights
+        tuning = ensemble.tuning() if kernel is None else None
+        if tuning is not None:
+            tuning = tuning._replace(spacing=chains.spacing)
         findings += run.findings
-        values = _constrain(problem, chains.draws)
-        latent = {site.name: values[site.name] for site in problem.sites}
-        findings += findings_of_edges(latent, chains.logdensity.T)
-        resolution = float(jnp.finfo(jnp.result_type(float)).eps)
-        by_site = _by_site(problem, chains.draws)
-        findings += findings_of_simplices(latent, by_site, resolution)
-        findings += findings_of_tails(latent)
+        if is_stopped:
+            findings.append(Finding("The callback stopped the run.", is_fatal=False))
+        values = constrain(problem, chains.draws)
+        findings += findings_of_sites(problem, chains, values)
         clock.lap("constrain")
     return Posterior(
         values,
         num_draws=min(num_draws, chains.logdensity.size),
-        sample_stats={
-            "lp": chains.logdensity.T,
-            "acceptance_rate": chains.acceptance.T,
-            "energy": chains.energy.T,
-            "diverging": chains.diverging.T,
-            "n_steps": chains.num_steps.T,
-            "step_size": np.full(chains.energy.T.shape, chains.step_size),
-        },
+        sample_stats=chains.sample_stats(),
         num_superchains=chains.num_superchains,
         step_size=chains.step_size,
         log_weights=log_weights,
@@ -154,8 +165,15 @@ def sample(
             if kernel is None
             else "Chains of the given kernel, in whitened coordinates,"
         )
-        + f" started from {'a fitted normal' if guide is None else 'draws of the guide'}.",
+        + f" started from {_origin(guide, start)}.",
+        tuning=tuning,
     )
+
+
+def _origin(guide: Any, start: Posterior | None) -> str:
+    if start is not None:
+        return "draws of another posterior"
+    return "a fitted normal" if guide is None else "draws of the guide"
 
 
 class _GuideSource(NamedTuple):
@@ -187,9 +205,9 @@ def _sample_unadjusted(
     )
     # Through the unconstrained space, for the deterministic sites and the log density.
     flat = {name: value.reshape(-1, *value.shape[2:]) for name, value in values.items()}
-    points = np.asarray(_unconstrained(problem, flat)).reshape(num_chains, -1, problem.size)
-    chains = _constrain(problem, np.swapaxes(points, 0, 1))
-    lp = _logdensities(problem, points.reshape(-1, problem.size)).reshape(num_chains, -1)
+    points = np.asarray(unconstrained_rows(problem, flat)).reshape(num_chains, -1, problem.size)
+    chains = constrain(problem, np.swapaxes(points, 0, 1))
+    lp = logdensity_rows(problem, points.reshape(-1, problem.size)).reshape(num_chains, -1)
     clock.lap("sample")
     return Posterior(
         chains,
@@ -214,13 +232,7 @@ def _begin(ensemble: Ensemble, key: PRNGKeyArray, source: _GuideSource) -> list[
         text = "The posterior is far from normal: the fit of a normal did not converge."
         return [Finding(text, is_fatal=False)]
     points = _guide_draws(ensemble, key, source)
-    size = points.shape[1]
-    identity = np.eye(size) if ensemble.normal.is_dense else np.ones(size)
-    # Standardised first: scales may differ by many orders of magnitude.
-    loc, scale = points.mean(0), points.std(0) + 1e-12
-    standard = WhiteningNormal(np.zeros(size), identity)
-    rough, _ = normal_of_draws(standard, (points - loc) / scale)
-    ensemble.normal = rough.rescaled(loc, scale)
+    ensemble.normal = normal_near(points)
     ensemble.disperse(points)
     text = "The chains started from a guide: other modes were not looked for."
     return [Finding(text, is_fatal=False)]
@@ -239,57 +251,12 @@ def _guide_draws(
     missing = [name for name in names if name not in values]
     if missing:
         raise ValueError(f"guide: it has no draws of the model's sites {missing}")
-    points = _unconstrained(ensemble.problem, {name: values[name] for name in names})
+    points = unconstrained_rows(ensemble.problem, {name: values[name] for name in names})
     points = np.asarray(points, float)
     finite = np.all(np.isfinite(points), 1)
     if finite.sum() < ensemble.num_superchains:
         raise ValueError("guide: hardly any of its draws is finite; train it again")
     return points[finite]
-
-
-@jax.jit
-def _unconstrained(problem: Problem, values: dict[str, Array]) -> Float[Array, "n d"]:
-    return jax.vmap(problem.unconstrain)(values)
-
-
-@jax.jit
-def _constrained(problem: Problem, points: Float[Array, "n d"]) -> dict[str, Array]:
-    return jax.vmap(problem.constrain)(points)
-
-
-@jax.jit
-def _logdensities(problem: Problem, points: Float[Array, "n d"]) -> Float[Array, " n"]:
-    return jax.vmap(problem.logdensity)(points)
-
-
-def _constrain(
-    problem: Problem, draws: Float[np.ndarray, "draws chains d"]
-) -> dict[str, np.ndarray]:
-    """Returns values by site, `[num_chains, draws, ...]`."""
-    points = np.swapaxes(draws, 0, 1)
-    flat = points.reshape(-1, problem.size).astype(np.dtype(jnp.result_type(float)))
-    values = _constrained(problem, flat)
-    return {
-        n: np.asarray(v).reshape(*points.shape[:2], *v.shape[1:]) for n, v in values.items()
-    }
-
-
-def _by_site(
-    problem: Problem, draws: Float[np.ndarray, "draws chains d"]
-) -> dict[str, np.ndarray]:
-    """Returns unconstrained values by site, `[num_chains, draws, ...]`."""
-    by_chain = np.swapaxes(draws, 0, 1)
-    ends = np.cumsum([site.size for site in problem.sites])
-    parts = np.split(by_chain, ends[:-1], axis=2)
-    return {
-        site.name: part.reshape(*by_chain.shape[:2], *site.shape)
-        for site, part in zip(problem.sites, parts, strict=True)
-    }
-
-
-def _seed_words(key: PRNGKeyArray) -> list[int]:
-    """Returns a key as a seed for NumPy."""
-    return [int(word) for word in np.ravel(jr.key_data(key))]
 
 
 def check_sample_options(
@@ -303,6 +270,18 @@ def check_sample_options(
         check_integer("num_chains", num_chains, 4)
         if num_chains % 2:
             raise ValueError(f"num_chains: expected an even number, got {num_chains}")
+
+
+def check_start(start: Any, guide: Any, method: str) -> None:
+    """Raises `ValueError` unless chains can start from a posterior, if there is one."""
+    if start is None:
+        return
+    if not isinstance(start, Posterior):
+        raise ValueError(f"start: expected a Posterior, got {type(start).__name__}")
+    if guide is not None:
+        raise ValueError("start: expected a guide or a posterior to start from, got both")
+    if method == "unadjusted":
+        raise ValueError('start: method="unadjusted" starts from its guide; leave it out')
 
 
 def default_num_chains(num_draws: int, size: int) -> int:

@@ -25,6 +25,19 @@ class ChainDraws(NamedTuple):
     """The leapfrogs of each trajectory."""
     step_size: float
     num_superchains: int
+    spacing: float = 1.0
+    """Iterations of a chain per draw."""
+
+    def sample_stats(self) -> dict[str, np.ndarray]:
+        """Returns statistics under ArviZ's names, `[num_chains, draws]`."""
+        return {
+            "lp": self.logdensity.T,
+            "acceptance_rate": self.acceptance.T,
+            "energy": self.energy.T,
+            "diverging": self.diverging.T,
+            "n_steps": self.num_steps.T,
+            "step_size": np.full(self.energy.T.shape, self.step_size),
+        }
 
     def at(self, source: Int[np.ndarray, " m"]) -> "ChainDraws":
         """Returns other draws in the places of these: those at positions in all of them."""
@@ -35,7 +48,10 @@ class ChainDraws(NamedTuple):
         """Keeps `length` evenly spaced draws of each chain."""
         number = len(self.draws)
         kept = np.linspace(0, number - 1, min(length, number)).round().astype(int)
-        return self._replace(**{name: getattr(self, name)[kept] for name in PARTS})
+        return self._replace(
+            spacing=self.spacing * number / len(kept),
+            **{name: getattr(self, name)[kept] for name in PARTS},
+        )
 
 
 def joined(*parts: ChainDraws) -> ChainDraws:

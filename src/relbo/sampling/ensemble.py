@@ -38,6 +38,7 @@ from relbo.sampling.hamiltonian import (
     advance,
     chunk_length,
 )
+from relbo.sampling.tuning import ChainTuning
 
 MAX_WINDOW = 32
 """The largest number of iterations after which the warm-up adapts."""
@@ -148,6 +149,21 @@ class Ensemble:
         self._other_modes, self.elsewhere = others, 0.0
         self._log_step = _first_log_step(self.problem.size)
         self.disperse()
+
+    def tuning(self) -> ChainTuning | None:
+        """Returns what the chains need to go on; `None` if each mode has chains of its own."""
+        if self._other_modes:
+            return None
+        white = np.zeros((self.num_chains, self.problem.size))
+        if self._state is not None:
+            white = np.asarray(self._state.current.white, float)
+        ends = self.normal.push(white)
+        return ChainTuning(self.normal, self._log_step, self._length, self.method, ends)
+
+    def resume(self, tuning: ChainTuning) -> None:
+        """Continues chains where they ended, with what they had adapted."""
+        self.normal, self._log_step, self._length, self.method = tuning[:4]
+        self._begin(self.normal.pull(tuning.ends))
 
     def warm_up(self, max_windows: int = 16) -> bool:
         """Adapts the normal and the step size until they are stable.
@@ -301,6 +317,10 @@ class Ensemble:
             return self._chunk
         left = self._deadline - time.monotonic()
         return int(np.clip(left / max(self._seconds_per_iteration, 1e-9), 4, self._chunk))
+
+    def stop(self) -> None:
+        """Ends the run as if the time were up."""
+        self._deadline = -np.inf
 
     def is_late(self) -> bool:
         """Whether the time is up."""

@@ -51,6 +51,10 @@ class LogWeights(NamedTuple):
         forward = np.resize(kept, len(self.forward))
         return LogWeights(*(part + np.log(self._share) for part in (forward, self.backward)))
 
+    def shifted(self, value: float) -> "LogWeights":
+        """Returns the weights of an evidence that is larger by `value`."""
+        return LogWeights(self.forward + value, self.backward + value)
+
     @property
     def middle(self) -> tuple[float, float]:
         """The estimate from both sides by Bennett's acceptance ratio, with its standard error.
@@ -85,6 +89,20 @@ class LogWeights(NamedTuple):
         if max(below, above) > MAX_GAP:
             return False
         return bool(abs(upper - lower) < MAX_GAP + 2 * np.hypot(below, above))
+
+
+class EvidenceIncrement(NamedTuple):
+    """By how much new data changed the logarithm of the evidence."""
+
+    value: float
+    stderr: float
+    total_stderr: float = 0.0
+    """The error of all increments since the evidence was estimated, with this one."""
+
+    def after(self, before: "EvidenceIncrement | None") -> "EvidenceIncrement":
+        """Returns this increment after another one."""
+        error = 0.0 if before is None else before.total_stderr
+        return self._replace(total_stderr=float(np.hypot(error, self.stderr)))
 
 
 def weigh(

@@ -13,14 +13,13 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, Scalar
 
 from relbo._devices import is_past, local, spread_over
-from relbo._progress import progress_bar
+from relbo._progress import Callback, progress_bar
 from relbo.core.random import KeyLike, as_key
 from relbo.evaluate.batches import map_with_keys
 from relbo.guides.refined_guide import AbstractRefinedGuide
 from relbo.problem import Problem
 from relbo.problem.numpyro import log_abs_det, substituted
 from relbo.problem.traces import run
-from relbo.sampling._sample import _constrain, _seed_words
 from relbo.sampling.chain_draws import default_num_superchains
 from relbo.sampling.evidence import LogWeights
 from relbo.sampling.findings import (
@@ -31,6 +30,7 @@ from relbo.sampling.findings import (
     findings_of_tails,
 )
 from relbo.sampling.posterior import Posterior
+from relbo.sampling.spaces import constrain, seed_words
 
 MIN_LENGTH = 8
 """Proposals for each chain, whatever the time budget."""
@@ -88,6 +88,7 @@ def sample_independently(
     seconds: float | None = None,
     mesh: Mesh | None = None,
     progress: bool = True,
+    callback: Callback | None = None,
 ) -> Posterior:
     """Samples a posterior with proposals that are independent draws of a guide.
 
@@ -105,6 +106,7 @@ def sample_independently(
         seconds: time budget in seconds; at least 8 proposals are made for each chain.
         mesh: the devices that share them.
         progress: whether to show a progress bar.
+        callback: called after each round of proposals; returning `True` ends them.
 
     Returns:
         A `Posterior`.
@@ -123,7 +125,7 @@ def sample_independently(
             made = map_with_keys(key, function, num_chains, batch_size=1, mesh=mesh)
         return Proposals(*(np.asarray(part, float) for part in local(spread, made)))
 
-    with progress_bar(progress) as report:
+    with progress_bar(progress, callback) as report:
         pilot_key, main_key = jr.split(typed_key)
         change = AffineMap.identity(problem.size)
         num_pilots = np.clip(PILOTS_PER_DIMENSION * problem.size, MIN_PILOTS, MAX_PILOTS)
@@ -131,18 +133,18 @@ def sample_independently(
         for turn in range(MAX_CORRECTIONS):
             keys = jr.split(jr.fold_in(pilot_key, turn), num_rounds)
             pilots = _joined([propose(key, change) for key in keys])
-            change, is_small = _corrected(change, pilots)
+            change, is_small = corrected(change, pilots)
             if is_small or is_past(spread, deadline):
                 break
         length, rounds = max(-(-num_draws // num_chains), MIN_LENGTH), []
         # The first round is for where the chains start.
         for turn, round_key in enumerate(jr.split(main_key, length + 1)):
-            report("propose", turn / length)
+            is_stopped = report("propose", turn / length)
             rounds.append(propose(round_key, change))
-            if turn >= MIN_LENGTH and is_past(spread, deadline):
+            if turn >= MIN_LENGTH and (is_stopped or is_past(spread, deadline)):
                 break
         report("propose", 1.0)
-    rng = np.random.default_rng(_seed_words(typed_key))
+    rng = np.random.default_rng(seed_words(typed_key))
     posterior = _accepted(rng, problem, _joined(rounds), num_chains, num_draws)
     posterior.findings = (*_findings_of_guide(guide, posterior), *posterior.findings)
     posterior.seconds = {"propose": time.monotonic() - started}
@@ -159,7 +161,7 @@ def _accepted(
     visited, acceptance = metropolis(rng, proposals.log_weights.reshape(-1, num_chains))
     kept = Proposals(*(part[visited] for part in proposals))
     chains = UnconstrainedChains(*kept[:3], acceptance)
-    values = _constrain(problem, chains.draws)
+    values = constrain(problem, chains.draws)
     latent = {site.name: values[site.name] for site in problem.sites}
     resolution = float(jnp.finfo(jnp.result_type(float)).eps)
     return Posterior(
@@ -230,7 +232,7 @@ def _propose(
     return point, score, logdensity, logdensity - log_q + change.log_abs_det
 
 
-def _corrected(change: AffineMap, pilots: Proposals) -> tuple[AffineMap, bool]:
+def corrected(change: AffineMap, pilots: Proposals) -> tuple[AffineMap, bool]:
     """Moves proposals to where the posterior is, and makes them as wide.
 
     Training on minibatches leaves errors in the mean and the scales. The score of a normal

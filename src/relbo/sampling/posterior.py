@@ -6,14 +6,15 @@ from typing import Any
 
 import jax.random as jr
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Float
 
 from relbo.core.random import KeyLike, as_key
-from relbo.problem import Problem
-from relbo.problem.call import Call
+from relbo.problem import Problem, read
+from relbo.problem.call import Call, Keywords
 from relbo.problem.problem import coordinate_names
 from relbo.sampling.diagnostics import convergence, effective_sample_size, stuck_chains
-from relbo.sampling.evidence import LogWeights
+from relbo.sampling.evidence import EvidenceIncrement, LogWeights
 from relbo.sampling.exports import (
     arviz_data,
     given_groups,
@@ -23,7 +24,8 @@ from relbo.sampling.exports import (
 )
 from relbo.sampling.findings import Finding
 from relbo.sampling.posterior_file import SavedPosterior, read_posterior, write_posterior
-from relbo.sampling.verdict import Check, Summary
+from relbo.sampling.tuning import ChainTuning
+from relbo.sampling.verdict import Check, Summary, check_draws
 
 
 class Posterior:
@@ -42,6 +44,8 @@ class Posterior:
         seconds: seconds of each phase.
         problem: the model with its data, which `to_arviz` needs for likelihoods.
         procedure: how the draws were made, in plain words.
+        tuning: what the chains need to go on; `None` if they cannot.
+        increment: by how much the last update changed the evidence, if there was one.
     """
 
     def __init__(
@@ -57,6 +61,8 @@ class Posterior:
         seconds: dict[str, float] | None = None,
         problem: Problem | None = None,
         procedure: str = "",
+        tuning: ChainTuning | None = None,
+        increment: EvidenceIncrement | None = None,
     ):
         self.chains = chains
         self.num_draws = num_draws
@@ -67,7 +73,9 @@ class Posterior:
         self.findings = tuple(findings)
         self.seconds = dict(seconds or {})
         self.procedure = procedure
-        self._problem = problem
+        self.problem = problem
+        self.tuning = tuning
+        self.increment = increment
 
     @property
     def draws(self) -> dict[str, np.ndarray]:
@@ -82,7 +90,10 @@ class Posterior:
     @property
     def log_evidence_stderr(self) -> float | None:
         """The standard error of `log_evidence`."""
-        return None if self.log_weights is None else self.log_weights.lower[1]
+        if self.log_weights is None:
+            return None
+        of_updates = 0.0 if self.increment is None else self.increment.total_stderr
+        return float(np.hypot(self.log_weights.lower[1], of_updates))
 
     @property
     def log_evidence_upper(self) -> float | None:
@@ -91,6 +102,11 @@ class Posterior:
         In expectation it is an upper bound.
         """
         return None if self.log_weights is None else self.log_weights.upper[0]
+
+    @property
+    def log_evidence_increment(self) -> float | None:
+        """After `update`, an estimate of log p(new data | old data); otherwise `None`."""
+        return None if self.increment is None else self.increment.value
 
     @property
     def pareto_k(self) -> float | None:
@@ -129,18 +145,94 @@ class Posterior:
         stats = {name: values[kept] for name, values in self.sample_stats.items()}
         number = int(np.prod(stats["lp"].shape))
         # The superchains no longer have one size, so every chain is one of its own.
-        return Posterior(
-            chains,
+        return self.replaced(
+            chains=chains,
             num_draws=min(self.num_draws, number),
             sample_stats=stats,
             num_superchains=int(kept.sum()),
-            step_size=self.step_size,
-            log_weights=self.log_weights,
-            findings=self.findings,
-            seconds=self.seconds,
-            problem=self._problem,
-            procedure=self.procedure,
+            tuning=None,
         )
+
+    def replaced(self, **changes: Any) -> "Posterior":
+        """Returns a copy in which some arguments of the constructor are others."""
+        names = (*SavedPosterior._fields, "problem")
+        return Posterior(**{name: getattr(self, name) for name in names} | changes)
+
+    def extend(
+        self,
+        num_draws: int,
+        *,
+        key: KeyLike | None = None,
+        seconds: float | None = None,
+        mesh: Mesh | None = None,
+        progress: bool = True,
+    ) -> "Posterior":
+        """Draws more: the chains go on from where they ended, without a fit or a warm-up.
+
+        Args:
+            num_draws: number of draws to add.
+            key: a random key, or an integer seed; by default the noise depends on the draws.
+            seconds: time budget in seconds.
+            mesh: the devices that share the chains, as for `relbo.sample`.
+            progress: whether to show a progress bar.
+
+        Returns:
+            A posterior with the same chains, each of them longer. What was noticed about the
+            old draws is kept. `ValueError` is raised if the chains were of several modes, of a
+            given kernel or of a guide, or if a loaded posterior has no model.
+
+        Example:
+            >>> import jax.numpy as jnp, relbo
+            >>> model = relbo.model_from_logdensity(lambda z: -jnp.sum(z**2), jnp.zeros(2))
+            >>> relbo.infer(0, model, num_draws=1000).extend(3000).num_draws
+            4000
+        """
+        # Imported here, since it imports this file.
+        from relbo.sampling.continuing import extended
+
+        options = {"key": key, "seconds": seconds, "mesh": mesh, "progress": progress}
+        return extended(self, num_draws, **options)
+
+    def update(
+        self,
+        args: tuple = (),
+        kwargs: Keywords = None,
+        *,
+        model: Any = None,
+        key: KeyLike | None = None,
+        progress: bool = True,
+    ) -> "Posterior":
+        """Returns the posterior for new data, from the draws of this one.
+
+        The draws are moved to where the new posterior is, by annealed steps if an affine map is
+        not enough, and Metropolis steps accept or reject them by their importance weights. It
+        takes few evaluations of the model if the two posteriors are similar. The weights also
+        give the incremental evidence, `log_evidence_increment`.
+
+        Args:
+            args, kwargs: the arguments of the model with all the data, old and new.
+            model: the model, if it is another one or if it takes no arguments; it must have
+                the same latent sites.
+            key: a random key, or an integer seed; by default the noise depends on the draws.
+            progress: whether to show a progress bar.
+
+        Returns:
+            A `Posterior`. `ValueError` is raised if the sites are others, or if the posteriors
+            are so different that the weights collapse; then
+            `relbo.infer(key, model, args, start=posterior)` is the way.
+
+        Example:
+            >>> import jax.numpy as jnp, numpyro, numpyro.distributions as dist
+            >>> def model(y):
+            ...     mean = numpyro.sample("mean", dist.Normal(0.0, 10.0))
+            ...     numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+            >>> posterior = relbo.infer(0, model, (jnp.ones(10),))
+            >>> posterior.update((jnp.ones(12),))
+        """
+        # Imported here, since it imports this file.
+        from relbo.sampling.updating import updated
+
+        return updated(self, args, kwargs, model=model, key=key, progress=progress)
 
     def summary(self) -> Summary:
         """Summarises each coordinate: mean, sd, quantiles, effective draws and R-hat."""
@@ -166,44 +258,7 @@ class Posterior:
 
     def check(self) -> Check:
         """Checks whether to trust the draws, and says what to try if not."""
-        summary = self.summary()
-        rhat, ess = summary.columns["rhat"], summary.columns["ess"]
-        worst = int(np.argmax(rhat))
-        bad = np.flatnonzero(self.bad_chains).tolist()
-        rate = self.sample_stats.get("acceptance_rate")
-        acceptance = None if rate is None else float(rate.mean())
-        weights, pareto_k = self.log_weights, self.pareto_k
-        # A constant has no effective sample size.
-        smallest = float(np.nanmin(ess)) if np.any(np.isfinite(ess)) else float("nan")
-        advice = _advice(summary.names[worst], float(rhat[worst]), smallest, acceptance, bad)
-        trustworthy = bool(
-            rhat[worst] <= 1.02
-            and smallest >= 100
-            and not bad
-            and (acceptance is None or acceptance >= 0.4)
-            and not any(finding.is_fatal for finding in self.findings)
-        )
-        advice = [*self.notes, *advice]
-        has_met = weights is not None and weights.has_met and (pareto_k or 0.0) <= 0.7
-        is_known = has_met and trustworthy
-        if weights is not None and not has_met:
-            advice.append(
-                f"The evidence is uncertain: {weights.lower[0]:.2f} from below and "
-                f"{weights.upper[0]:.2f} from above (Pareto k {pareto_k:.2f}). Estimate it "
-                "with relbo.evaluate.log_evidence; this says nothing about the draws."
-            )
-        return Check(
-            trustworthy,
-            float(rhat[worst]),
-            summary.names[worst],
-            smallest,
-            acceptance,
-            bad,
-            pareto_k,
-            is_known if weights is not None else None,
-            advice,
-            self.procedure,
-        )
+        return check_draws(self)
 
     def to_arviz(
         self,
@@ -231,10 +286,10 @@ class Posterior:
             `InferenceData` with ArviZ before 1.0, `DataTree` from then on.
         """
         groups: dict[str, Any] = {"posterior": self.chains, "sample_stats": self.sample_stats}
-        if self._problem is not None:
-            groups |= given_groups(self._problem)
-            dims = self._problem.program.dims(self._problem.data) | (dims or {})
-            coords = self._problem.program.coords(self._problem.data) | (coords or {})
+        if self.problem is not None:
+            groups |= given_groups(self.problem)
+            dims = self.problem.program.dims(self.problem.data) | (dims or {})
+            coords = self.problem.program.coords(self.problem.data) | (coords or {})
         if log_likelihood:
             groups["log_likelihood"] = self._by_chain(self._model.log_likelihood(self._rows))
         if posterior_predictive:
@@ -303,9 +358,18 @@ class Posterior:
         return write_posterior(path, SavedPosterior(**saved))
 
     @classmethod
-    def load(cls, path: str | Path) -> "Posterior":
-        """Loads a saved posterior; it has no model, so `to_arviz` adds no likelihoods."""
-        return cls(**read_posterior(path)._asdict())
+    def load(
+        cls, path: str | Path, model: Any = None, args: tuple = (), kwargs: Keywords = None
+    ) -> "Posterior":
+        """Loads a saved posterior.
+
+        Args:
+            path: the file.
+            model, args, kwargs: the model and its arguments, as for `infer`, which a file does
+                not have: predictions, likelihoods, `extend` and `update` need them.
+        """
+        problem = None if model is None else read(model, args, kwargs)
+        return cls(**read_posterior(path)._asdict(), problem=problem)
 
     def __repr__(self) -> str:
         sites = ", ".join(f"{n}{list(v.shape[2:])}" for n, v in self.chains.items())
@@ -319,12 +383,12 @@ class Posterior:
 
     @property
     def _model(self) -> Problem:
-        if self._problem is None:
+        if self.problem is None:
             raise ValueError(
-                "log likelihoods and predictions need the model, which a loaded posterior does "
-                "not have: convert before saving"
+                "log likelihoods and predictions need the model, which a file does not have: "
+                "load it with Posterior.load(path, model, args), or convert before saving"
             )
-        return self._problem
+        return self.problem
 
     @property
     def _rows(self) -> dict[str, np.ndarray]:
@@ -334,37 +398,6 @@ class Posterior:
     def _by_chain(self, rows: dict[str, Any]) -> dict[str, np.ndarray]:
         shape = self.sample_stats["lp"].shape
         return {n: np.asarray(v).reshape(*shape, *v.shape[1:]) for n, v in rows.items()}
-
-
-def _advice(
-    worst: str, rhat: float, ess: float, acceptance: float | None, bad_chains: list[int]
-) -> list[str]:
-    """Says what is wrong with the chains, and what to try."""
-    advice = []
-    if rhat > 1.02:
-        advice.append(
-            f"The chains have not converged (R-hat {rhat:.3f} at {worst}). Run them longer "
-            "(more seconds, more draws), or write the model so that scales and what they scale "
-            "are independent (non-centred)."
-        )
-    if ess < 400:
-        advice.append(f"The draws are worth only {ess:.0f} independent ones: draw more.")
-    if bad_chains:
-        advice.append(
-            f"Chains {bad_chains} are stuck or far from the others: look at them, or leave "
-            "them out with without_bad_chains()."
-        )
-    if acceptance is None:
-        advice.append(
-            "The chains were not Metropolis-adjusted, so their draws have the bias of a finite "
-            'step, which no diagnostic here detects: compare with method="hmc".'
-        )
-    elif acceptance < 0.4:
-        advice.append(
-            f"Only {acceptance:.0%} of the proposals were accepted: the posterior has narrow "
-            "necks or edges; a non-centred form often removes them."
-        )
-    return advice
 
 
 def _pareto_k(log_weights: Float[np.ndarray, " n"]) -> float | None:

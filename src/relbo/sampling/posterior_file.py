@@ -10,8 +10,9 @@ from zipfile import ZipFile
 import numpy as np
 
 from relbo.core.checks import check_bool, check_integer, check_positive
-from relbo.sampling.evidence import LogWeights
+from relbo.sampling.evidence import EvidenceIncrement, LogWeights
 from relbo.sampling.findings import Finding
+from relbo.sampling.tuning import ChainTuning
 
 FORMAT = "relbo posterior 2"
 
@@ -28,6 +29,8 @@ class SavedPosterior(NamedTuple):
     findings: tuple[Finding, ...]
     seconds: dict[str, float]
     procedure: str = ""
+    tuning: ChainTuning | None = None
+    increment: EvidenceIncrement | None = None
 
 
 def write_posterior(path: str | Path, saved: SavedPosterior) -> Path:
@@ -43,9 +46,14 @@ def write_posterior(path: str | Path, saved: SavedPosterior) -> Path:
         "findings": [[text, bool(fatal), kind] for text, fatal, kind in saved.findings],
         "seconds": {name: float(value) for name, value in saved.seconds.items()},
         "procedure": saved.procedure,
+        "increment": None if saved.increment is None else list(map(float, saved.increment)),
     }
-    weights = {} if saved.log_weights is None else saved.log_weights._asdict()
-    groups = {"chains": saved.chains, "stats": saved.sample_stats, "weights": weights}
+    groups = {
+        "chains": saved.chains,
+        "stats": saved.sample_stats,
+        "weights": {} if saved.log_weights is None else saved.log_weights._asdict(),
+        "tuning": {} if saved.tuning is None else saved.tuning.to_arrays(),
+    }
     arrays: dict[str, Any] = {
         f"{group}/{name}": values
         for group, members in groups.items()
@@ -96,8 +104,10 @@ def _checked(header: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> SavedP
         for name, values in arrays.items()
         if name.startswith(prefix)
     }
-    chains, stats, weights = group("chains/"), group("stats/"), group("weights/")
-    _require(len(chains) + len(stats) + len(weights) == len(arrays), "unknown arrays")
+    chains, stats = group("chains/"), group("stats/")
+    weights, tuning = group("weights/"), group("tuning/")
+    known = (chains, stats, weights, tuning)
+    _require(sum(map(len, known)) == len(arrays), "unknown arrays")
     _require(bool(chains), "no chains")
     _require("lp" in stats, "no log densities")
     shape = stats["lp"].shape
@@ -109,10 +119,13 @@ def _checked(header: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> SavedP
     for values in weights.values():
         _require(values.dtype.kind == "f" and values.ndim == 1, "weights are vectors")
         _require(values.size > 0, "weights are empty")
+    increment = header.pop("increment", None)
     saved = SavedPosterior(
         chains,
         stats,
         LogWeights(**weights) if weights else None,
+        tuning=ChainTuning.from_arrays(tuning) if tuning else None,
+        increment=EvidenceIncrement(*increment) if increment else None,
         findings=tuple(Finding(*finding) for finding in header.pop("findings")),
         **header,
     )

@@ -1,7 +1,7 @@
 """What is said about draws: a summary of each coordinate, and whether to trust them."""
 
 from html import escape
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -82,3 +82,79 @@ def _cell(column: str, value: float) -> str:
     if column == "ess":
         return f"{value:.0f}"
     return f"{value:.3f}" if column == "rhat" else f"{value:.3g}"
+
+
+def check_draws(posterior: Any) -> Check:
+    """Returns the verdict on a `Posterior`."""
+    summary = posterior.summary()
+    rhat, ess = summary.columns["rhat"], summary.columns["ess"]
+    worst = int(np.argmax(rhat))
+    bad = np.flatnonzero(posterior.bad_chains).tolist()
+    rate = posterior.sample_stats.get("acceptance_rate")
+    acceptance = None if rate is None else float(rate.mean())
+    weights, pareto_k = posterior.log_weights, posterior.pareto_k
+    # A constant has no effective sample size.
+    smallest = float(np.nanmin(ess)) if np.any(np.isfinite(ess)) else float("nan")
+    advice = _advice_on_chains(summary.names[worst], float(rhat[worst]), smallest, bad)
+    advice += _advice_on_acceptance(acceptance, is_weighed=posterior.increment is not None)
+    trustworthy = bool(
+        rhat[worst] <= 1.02
+        and smallest >= 100
+        and not bad
+        and (acceptance is None or acceptance >= 0.4)
+        and not any(finding.is_fatal for finding in posterior.findings)
+    )
+    advice = [*posterior.notes, *advice]
+    has_met = weights is not None and weights.has_met and (pareto_k or 0.0) <= 0.7
+    is_known = has_met and trustworthy
+    if weights is not None and not has_met:
+        advice.append(
+            f"The evidence is uncertain: {weights.lower[0]:.2f} from below and "
+            f"{weights.upper[0]:.2f} from above (Pareto k {pareto_k:.2f}). Estimate it "
+            "with relbo.evaluate.log_evidence; this says nothing about the draws."
+        )
+    return Check(
+        trustworthy,
+        float(rhat[worst]),
+        summary.names[worst],
+        smallest,
+        acceptance,
+        bad,
+        pareto_k,
+        is_known if weights is not None else None,
+        advice,
+        posterior.procedure,
+    )
+
+
+def _advice_on_chains(worst: str, rhat: float, ess: float, bad_chains: list[int]) -> list[str]:
+    """Says what is wrong with the chains, and what to try."""
+    advice = []
+    if rhat > 1.02:
+        advice.append(
+            f"The chains have not converged (R-hat {rhat:.3f} at {worst}). Run them longer "
+            "(more seconds, more draws), or write the model so that scales and what they scale "
+            "are independent (non-centred)."
+        )
+    if ess < 400:
+        advice.append(f"The draws are worth only {ess:.0f} independent ones: draw more.")
+    if bad_chains:
+        advice.append(
+            f"Chains {bad_chains} are stuck or far from the others: look at them, or leave "
+            "them out with without_bad_chains()."
+        )
+    return advice
+
+
+def _advice_on_acceptance(acceptance: float | None, *, is_weighed: bool) -> list[str]:
+    if acceptance is None and not is_weighed:
+        return [
+            "The chains were not Metropolis-adjusted, so their draws have the bias of a finite "
+            'step, which no diagnostic here detects: compare with method="hmc".'
+        ]
+    if acceptance is not None and acceptance < 0.4:
+        return [
+            f"Only {acceptance:.0%} of the proposals were accepted: the posterior has narrow "
+            "necks or edges; a non-centred form often removes them."
+        ]
+    return []

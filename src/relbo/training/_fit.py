@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from jaxtyping import PRNGKeyArray
 
 from relbo._devices import spread_over
-from relbo._progress import progress_bar
+from relbo._progress import Callback, progress_bar
 from relbo.core.checks import check_integer
 from relbo.core.random import as_key
 from relbo.guides.refined_guide import AbstractRefinedGuide
@@ -44,6 +44,7 @@ def fit(
     checkpoint_dir: str | Path | None = None,
     mesh: Mesh | None = None,
     progress: bool = True,
+    callback: Callback | None = None,
 ) -> Fit:
     """Trains a guide, refined or not, with NumPyro's SVI.
 
@@ -84,6 +85,8 @@ def fit(
             device; for data that do not fit there see `relbo.Rows`. The numbers are those of a
             single device, up to rounding.
         progress: whether to show a progress bar.
+        callback: called with a `RunState` after each chunk of iterations, whose `values` hold
+            the loss; the fit ends if it returns `True`. Several processes have to decide alike.
 
     Returns:
         A `Fit`; its `result` says how it ended and its `message` why.
@@ -124,7 +127,7 @@ def fit(
     rule = StoppingRule(stopping, is_default_optimiser=program.is_default_optimiser)
     order_keys = jax.vmap(lambda key: jr.fold_in(key, 1))(keys)
     stream = RowStream(data, order_keys, spread)
-    with progress_bar(progress) as report, contextlib.closing(stream):
+    with progress_bar(progress, callback) as report, contextlib.closing(stream):
         checkpoints = snapshot = None
         if checkpoint_dir is not None:
             carry = program.begin(initial, {})
@@ -145,7 +148,14 @@ def fit(
             )
         loop = TrainingLoop(program, data, stream, rule, snapshot, checkpoints, report)
         end, is_late = loop.run(num_iterations, deadline)
-    trained = result_of(program, rule, end, is_late=is_late, bad_arguments=bad_arguments)
+    trained = result_of(
+        program,
+        rule,
+        end,
+        is_late=is_late,
+        is_stopped=loop.is_stopped,
+        bad_arguments=bad_arguments,
+    )
     if batch_size is None and isinstance(trained.guide, AbstractRefinedGuide):
         call = given.layout.call.fill(given.arrays)
         trained = trained._replace(guide=trained.guide.with_data(*call.args, **call.kwargs))

@@ -43,12 +43,14 @@ class TrainingLoop:
         self._losses = [snapshot.losses]
         self._checkpoints, self._report = checkpoints, report
         self._chunk_ends: list[float] = []
+        self.is_stopped = False
+        """Whether a callback asked to stop."""
 
     def run(self, num_iterations: int, deadline: float) -> tuple[Snapshot, bool]:
-        """Runs until all seeds have ended, the last iteration, or the deadline.
+        """Runs until all seeds have ended, the last iteration, the deadline or a callback.
 
         Returns:
-            The last state, and whether the deadline was missed.
+            The last state, and whether the deadline was missed or a callback stopped the run.
         """
         with together(self.program.spread, "fit", self._advice()):
             is_late = False
@@ -74,9 +76,12 @@ class TrainingLoop:
         record = self._advance(num_iterations, deadline)
         speed = CHUNK / max(time.monotonic() - began, 1e-9)
         is_late = self.iteration < num_iterations and is_past(self.program.spread, deadline)
+        # Before the callback, which may raise.
         self._save(num_iterations, is_late)
-        self._show(record, num_iterations, speed)
-        return is_late
+        self.is_stopped = bool(self._show(record, num_iterations, speed))
+        if self.is_stopped and not is_late:
+            self._save(num_iterations, True)
+        return is_late or self.is_stopped
 
     def _advance(self, num_iterations: int, deadline: float) -> ChunkRecord:
         inputs = self.inputs(num_iterations)
@@ -143,7 +148,7 @@ class TrainingLoop:
         where = self._checkpoints.directory
         return f"start all processes again to continue from the last snapshot in {where}"
 
-    def _show(self, record: ChunkRecord, num_iterations: int, speed: float) -> None:
+    def _show(self, record: ChunkRecord, num_iterations: int, speed: float) -> bool:
         recent = np.concatenate(self._losses[-self.rule.window :], axis=1)
         means = [smoothed(row, self.rule.window * CHUNK) for row in recent]
         best = int(np.argmin([mean for mean, _ in means]))
@@ -152,7 +157,9 @@ class TrainingLoop:
         rate = self.rule.rate_words(self.seeds[best])
         rate = f"step size {step_size:.3g}" if np.isfinite(step_size) else rate
         note = f"loss {loss:.6g} ± {stderr:.2g}, {rate}, {speed:.0f} it/s"
-        self._report("fit", self._fraction_done(num_iterations), note)
+        fraction = self._fraction_done(num_iterations)
+        values = {"iteration": self.iteration, "loss": float(loss), "stderr": float(stderr)}
+        return bool(self._report("fit", fraction, note, **values))
 
     def _fraction_done(self, num_iterations: int) -> float:
         """Estimates the share of the fit that is done, from which the time left follows."""

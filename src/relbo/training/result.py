@@ -1,5 +1,6 @@
 """The result of a fit, and what it says in words."""
 
+from html import escape
 from typing import Any, NamedTuple
 
 import jax
@@ -47,6 +48,19 @@ class Fit(NamedTuple):
     def __repr__(self) -> str:
         return f"Fit({self.message})"
 
+    def _repr_html_(self) -> str:
+        rows = {
+            "result": str(self.result),
+            "iterations": str(self.num_iterations),
+            "loss": f"{self.final_loss:.6g} ± {self.final_stderr:.2g}",
+            "seeds": ", ".join(map(str, self.seed_results)),
+            "guide": repr(self.guide),
+        }
+        cells = "".join(
+            f"<tr><th>{name}</th><td>{escape(text)}</td></tr>" for name, text in rows.items()
+        )
+        return f"<table>{cells}</table><p>{escape(self.message)}</p>"
+
 
 class _SeedEnd(NamedTuple):
     """How one seed ended."""
@@ -63,6 +77,7 @@ def result_of(
     end: Snapshot,
     *,
     is_late: bool,
+    is_stopped: bool,
     bad_arguments: list[str],
 ) -> Fit:
     """Returns the result of a run.
@@ -72,12 +87,16 @@ def result_of(
         rule: what decided about the end.
         end: the last state.
         is_late: whether the time budget was exceeded.
+        is_stopped: whether a callback stopped the run.
         bad_arguments: the arguments of the model that contain NaN or infinity.
     """
     restore = [seed.result is Result.DIVERGED and seed.restore for seed in end.seeds]
     seed_params, seed_mutable = program.params(end.carry, np.array(restore))
+    # Of seeds that have not ended by themselves.
+    last_result = Result.OUT_OF_TIME if is_late else Result.FINISHED
+    last_result = Result.STOPPED if is_stopped else last_result
     ends = [
-        _end_of(seed, row, rule, end.iteration, is_late)
+        _end_of(seed, row, rule, end.iteration, last_result)
         for seed, row in zip(end.seeds, end.losses, strict=True)
     ]
     best = min(
@@ -110,9 +129,13 @@ def result_of(
 
 
 def _end_of(
-    seed: SeedProgress, losses: np.ndarray, rule: StoppingRule, iteration: int, is_late: bool
+    seed: SeedProgress,
+    losses: np.ndarray,
+    rule: StoppingRule,
+    iteration: int,
+    otherwise: Result,
 ) -> _SeedEnd:
-    result = seed.result or (Result.OUT_OF_TIME if is_late else Result.FINISHED)
+    result = seed.result or otherwise
     number = iteration if seed.ended_at is None else seed.ended_at
     if seed.restore and result is Result.DIVERGED:
         # Its parameters are those of its best chunk, and so is its loss.
@@ -128,6 +151,8 @@ def _message(seed: SeedProgress, end: _SeedEnd) -> str:
         return f"finished all {number} iterations, {loss}"
     if end.result is Result.OUT_OF_TIME:
         return f"out of time after {number} iterations, {loss}"
+    if end.result is Result.STOPPED:
+        return f"stopped by the callback after {number} iterations, {loss}"
     what, which = "a value was not finite", "just before"
     if seed.restore:
         what, which = "the loss rose far above its earlier values", "where the loss was lowest"

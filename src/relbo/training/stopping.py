@@ -25,6 +25,7 @@ class Result(enum.StrEnum):
     FINISHED = "finished"
     DIVERGED = "diverged"
     OUT_OF_TIME = "out of time"
+    STOPPED = "stopped"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,9 +5,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Scalar
+from numpyro import handlers
 from numpyro.infer import SVI, Trace_ELBO
 from numpyro.infer.svi import SVIState
+from numpyro.infer.util import log_density
+from numpyro.util import check_model_guide_match
 
 from relbo._devices import Spread
 from relbo.guides.losses import RefinedELBO
@@ -204,22 +208,41 @@ def _stays_finite(before: PyTree, after: PyTree) -> Bool[Array, ""]:
 
 
 class OrderedELBO(Trace_ELBO):
-    """NumPyro's `Trace_ELBO`, which adds its sites in the order of their names.
+    """NumPyro's `Trace_ELBO`, computed in an order that is the same in every process.
 
-    NumPyro adds them in the order of a set, which differs between processes. A run that is
-    resumed in a new process would differ in the last bits, and JAX's persistent cache of
-    compiled programs would not find the program of an earlier process.
+    NumPyro subtracts log densities in the order of a set of names, which differs between
+    processes. A run that is resumed in a new process would differ in the last bits, and JAX's
+    persistent cache of compiled programs would not find the program of an earlier process.
     """
 
-    def __init__(self, loss: Trace_ELBO):
+    def __init__(self, loss: Trace_ELBO, *, has_mutable: bool):
         super().__init__(
             loss.num_particles,
             loss.vectorize_particles,  # type: ignore[arg-type]
             loss.multi_sample_guide,
             sum_sites=False,
         )
+        self._has_mutable = has_mutable
 
-    def loss_with_mutable_state(self, *args: Any, **kwargs: Any) -> Any:
+    def loss_with_mutable_state(
+        self, rng_key: Any, param_map: Any, model: Any, guide: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        if self._has_mutable or self.num_particles == 1 or self.multi_sample_guide:
+            return self._loss_by_site(rng_key, param_map, model, guide, *args, **kwargs)
+
+        def log_weight(key: PRNGKeyArray) -> Scalar:
+            model_key, guide_key = jr.split(key)
+            log_q, draw = log_density(handlers.seed(guide, guide_key), args, kwargs, param_map)
+            replayed = handlers.replay(handlers.seed(model, model_key), draw)
+            log_p, trace = log_density(replayed, args, kwargs, param_map)
+            check_model_guide_match(trace, draw)
+            return jnp.asarray(log_p - log_q)
+
+        keys = jr.split(rng_key, self.num_particles)
+        log_weights = self.vectorize_particles_fn(log_weight, keys)
+        return {"loss": -jnp.mean(log_weights), "mutable_state": None}
+
+    def _loss_by_site(self, *args: Any, **kwargs: Any) -> Any:
         found = super().loss_with_mutable_state(*args, **kwargs)
         losses: Any = found["loss"]
         return {**found, "loss": sum(losses[name] for name in sorted(losses))}
@@ -231,11 +254,13 @@ def training_loss(loss: Any, guide: Any, *, has_mutable: bool) -> Any:
     `Trace_ELBO` drops mutable state if it takes several draws; `RefinedELBO` keeps it.
     """
     if loss is not None:
-        return OrderedELBO(loss) if type(loss) is Trace_ELBO and loss.sum_sites else loss
+        is_plain = type(loss) is Trace_ELBO and loss.sum_sites
+        return OrderedELBO(loss, has_mutable=has_mutable) if is_plain else loss
     is_refined = isinstance(guide, AbstractRefinedGuide)
     if is_refined and (guide.refinement.kernel.interacting or has_mutable):
         return RefinedELBO(NUM_DRAWS)
-    return OrderedELBO(Trace_ELBO(1 if has_mutable else NUM_DRAWS))
+    number = 1 if has_mutable else NUM_DRAWS
+    return OrderedELBO(Trace_ELBO(number), has_mutable=has_mutable)
 
 
 def over_devices(loss: Any, spread: Spread) -> Any:
