@@ -106,6 +106,8 @@ class NormalFitter:
         best, *others = sorted(fits, key=lambda fit: -fit.elbo)
         converged = best.shift < CONVERGED
         for rate in np.geomspace(0.7, 0.1, 8):
+            if self._is_late():
+                break
             best = self._step(best, float(rate))
         modes = [best.before]
         for fit in others:

@@ -128,6 +128,7 @@ def sample(
             method=method,
             report=report,
             deadline=deadline,
+            end=np.inf if seconds is None else started + seconds,
             spread=spread_over(mesh),
         )
         clock = PhaseClock(started)

@@ -63,7 +63,8 @@ class Ensemble:
         num_chains: an even number.
         method: a key of `METHODS`.
         report: called with the progress.
-        deadline: a time of `time.monotonic` after which no more work is started.
+        deadline: a time of `time.monotonic` after which no more draws are started.
+        end: when the evidence has to be known, too.
         spread: the devices that share the chains.
     """
 
@@ -76,6 +77,7 @@ class Ensemble:
         method: str = "hmc",
         report: Report = lambda *_: None,
         deadline: float = np.inf,
+        end: float = np.inf,
         spread: Spread | None = None,
     ):
         self.rng, self.problem, self.num_chains = rng, problem, num_chains
@@ -97,8 +99,8 @@ class Ensemble:
         self._state: ChainState | None = None
         self._unused_noise: ChainNoise | None = None
         self._report = report
-        self._deadline = deadline
-        self._seconds_per_iteration = 0.0
+        self._deadline, self._end = deadline, end
+        self._seconds_per_iteration = self._seconds_per_gradient = 0.0
 
     def fit(self, start: Float[np.ndarray, " d"] | None = None) -> bool:
         """Fits the whitening normal, and normals of other modes if there are any.
@@ -322,6 +324,14 @@ class Ensemble:
         """Ends the run as if the time were up."""
         self._deadline = -np.inf
 
+    def affordable_rounds(self, wanted: int, num_steps: int) -> int:
+        """Returns how many rounds of annealed paths, forth and back, fit into the time left."""
+        if not np.isfinite(self._end) or self._spread is not None:
+            return wanted
+        left = 0.7 * (self._end - time.monotonic())
+        cost = 2 * (num_steps + 1) * max(self._seconds_per_gradient, 1e-9)
+        return int(np.clip(left / cost, 1, wanted))
+
     def is_late(self) -> bool:
         """Whether the time is up."""
         return is_past(self._spread, self._deadline)
@@ -372,7 +382,9 @@ class Ensemble:
         scores = self.normal.score(flat, score.reshape(flat.shape)).reshape(white.shape)
         step_size = float(np.exp(self._log_step))
         points, number = self.normal.push(white), self.num_superchains
-        self._seconds_per_iteration = (time.monotonic() - started) / num_iterations
+        elapsed = time.monotonic() - started
+        self._seconds_per_iteration = elapsed / num_iterations
+        self._seconds_per_gradient = elapsed / max(int(num_steps.sum()), 1)
         draws = ChainDraws(
             points,
             scores,

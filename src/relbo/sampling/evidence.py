@@ -118,7 +118,9 @@ def weigh(
     Returns:
         Where the forward paths ended, and the log weights.
     """
-    num_rounds = -(-num_draws // ensemble.num_chains)
+    num_rounds = ensemble.affordable_rounds(
+        -(-num_draws // ensemble.num_chains), PATH_LENGTHS[0]
+    )
     points = chains.draws.reshape(-1, chains.draws.shape[2])
     some = np.linspace(0, len(points) - 1, num_rounds * ensemble.num_chains).astype(int)
     sampling = len(chains.draws) * max(1.0, 1.5 / chains.step_size)
