@@ -61,7 +61,8 @@ def _statsmodels(name: str, column: str) -> Callable[[], np.ndarray]:
 def _sea_temperature() -> np.ndarray:
     import statsmodels.api as sm
 
-    return sm.datasets.elnino.load_pandas().data.iloc[:, 1:].to_numpy(float).ravel()
+    table: Any = sm.datasets.elnino.load_pandas().data
+    return table.iloc[:, 1:].to_numpy(float).ravel()
 
 
 CASES = {

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytensor
-import pytensor.tensor as pt
+import pytensor.tensor
+
+pt: Any = pytensor.tensor  # its functions are annotated too loosely to compute with
 
 
 def eight_schools(y: Any, sigma: Any) -> pm.Model:

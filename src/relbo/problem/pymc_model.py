@@ -78,7 +78,7 @@ class PyMCProgram(AbstractProgram):
 
     def log_likelihood(self, draws: dict[str, Any], data: PyTree) -> dict[str, Array]:
         plain = remove_value_transforms(self.frozen)
-        terms = plain.logp(plain.observed_RVs, sum=False)
+        terms: Any = plain.logp(plain.observed_RVs, sum=False)
         try:
             function = graph_in_jax(self._inputs(plain), terms)
         except NotImplementedError as error:
@@ -196,7 +196,8 @@ def _version(model: Any) -> tuple:
     """Returns what changes if the model or its data do."""
     variables = [*model.basic_RVs, *model.deterministics, *model.potentials]
     values = [*variables, *model.rvs_to_values.values()]
-    shared = [one.get_value() for one in graph_inputs(values) if hasattr(one, "get_value")]
+    inputs: list[Any] = list(graph_inputs(values))
+    shared = [one.get_value() for one in inputs if hasattr(one, "get_value")]
     arrays = [one for one in shared if isinstance(one, np.ndarray)]
     data = [(one.shape, hashlib.sha256(one.tobytes()).digest()) for one in arrays]
     return (*map(id, variables), *data, jnp.result_type(float))

@@ -51,14 +51,13 @@ class ChainTuning(NamedTuple):
             dependence = Dependence(*(arrays[f"dependence_{n}"] for n in Dependence._fields))
         if arrays["ends"].ndim != 2 or arrays["ends"].shape[1] != size:
             raise ValueError("the chains end in another space")
-        log_step, length, target_acceptance, max_leapfrogs, spacing = map(
-            float, arrays["numbers"]
-        )
+        log_step, length, *method, spacing = map(float, arrays["numbers"])
+        target_acceptance, max_leapfrogs, num_stages, even_kick = method
         return cls(
             WhiteningNormal(arrays["loc"], factor, dependence),
             log_step,
             length,
-            ChainMethod(target_acceptance, int(max_leapfrogs)),
+            ChainMethod(target_acceptance, int(max_leapfrogs), int(num_stages), even_kick),
             arrays["ends"],
             spacing,
         )

@@ -71,7 +71,7 @@ class SeriesForecast:
     @property
     def history(self) -> pd.Series:
         """The observed series."""
-        return pd.Series(self._series.values, self._series.index, name=self._series.name)
+        return pd.Series(self._series.values, self._series.labels, name=self._series.name)
 
     @property
     def transform(self) -> str:

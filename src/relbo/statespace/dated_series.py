@@ -17,18 +17,18 @@ class DatedSeries(NamedTuple):
     """Numbers in float64, NaN where missing, and the label of each."""
 
     values: Float[np.ndarray, " t"]
-    index: pd.Index
+    labels: pd.Index
     """Dates, periods or step numbers."""
     name: str
 
     def labels_ahead(self, horizon: int) -> pd.Index:
         """Returns the labels of the next steps."""
         check_integer("horizon", horizon, 1)
-        last = self.index[-1]
-        if isinstance(self.index, pd.PeriodIndex):
-            return pd.period_range(last, periods=horizon + 1, freq=self.index.freq)[1:]
-        if isinstance(self.index, pd.DatetimeIndex):
-            return pd.date_range(last, periods=horizon + 1, freq=self.index.freq)[1:]
+        last = self.labels[-1]
+        if isinstance(self.labels, pd.PeriodIndex):
+            return pd.period_range(last, periods=horizon + 1, freq=self.labels.freq)[1:]
+        if isinstance(self.labels, pd.DatetimeIndex):
+            return pd.date_range(last, periods=horizon + 1, freq=self.labels.freq)[1:]
         return pd.RangeIndex(last + 1, last + 1 + horizon)
 
 

@@ -83,12 +83,12 @@ def importance_draws(
     values = jnp.asarray(as_array("series", series), jnp.result_type(float))
     first_key, choice_key, *keys = jr.split(as_key(key), 2 + _MAX_RUNS)
     proposal = _prior_moments(model, first_key, values)
-    for each in keys:
+    while True:
         proposal, points, log_weights = _run_rounds(
-            model, num_weighed // _NUM_ROUNDS, each, proposal, values
+            model, num_weighed // _NUM_ROUNDS, keys.pop(0), proposal, values
         )
         evidence = importance_estimate(np.asarray(log_weights), estimator="fitted t")
-        if (evidence.ess or 0.0) >= _ENOUGH * num_weighed:
+        if (evidence.ess or 0.0) >= _ENOUGH * num_weighed or not keys:
             break
     return ImportanceDraws(
         _resample(model, num_draws, choice_key, points, log_weights, values), evidence
