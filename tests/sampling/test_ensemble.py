@@ -8,7 +8,6 @@ import numpyro.distributions as dist
 import pytest
 from numpyro.distributions import constraints
 
-from relbo.core.dynamics import EVEN_KICK
 from relbo.problem import read
 from relbo.sampling import hamiltonian as ensemble
 from relbo.sampling.ensemble import METHODS, Ensemble
@@ -70,7 +69,7 @@ def test_a_trajectory_is_that_of_blackjax_and_metropolis_decides(chains, x64):
     chains._advance(1)
     logdensity = by_hand(chains.problem, normal)
     gradient = jax.jit(jax.value_and_grad(logdensity))
-    outer = EVEN_KICK / 4
+    outer = METHODS["hmc"].even_kick / 4
     coefficients = [outer, 0.5, 1 - 2 * outer, 0.5, outer]
     integrator = blackjax.mcmc.integrators.generate_euclidean_integrator(coefficients)
     step = jax.jit(integrator(logdensity, lambda p: 0.5 * jnp.sum(p**2)))

@@ -72,7 +72,10 @@ class LogWeights(NamedTuple):
             middle = 0.5 * (low + high)
             ahead, back = sides(middle)
             low, high = (middle, high) if ahead.mean() > back.mean() else (low, middle)
-        relative = [part.std(ddof=1) / part.mean() / len(part) ** 0.5 for part in sides(low)]
+        tiny = np.finfo(float).tiny
+        relative = [
+            part.std(ddof=1) / max(part.mean(), tiny) / len(part) ** 0.5 for part in sides(low)
+        ]
         missing = ((1 / self._share - 1) / len(self.forward)) ** 0.5
         return float(low), float(np.linalg.norm([*relative, missing]))
 
