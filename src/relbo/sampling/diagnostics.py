@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import ndtri, stdtr
 
-TAILS = (0.03, 0.01)
+TAILS = (0.03,)
 """Shares of draws that count as a tail."""
 MAX_RANKED = 1000
 """The largest number of coordinates whose ranks are compared."""

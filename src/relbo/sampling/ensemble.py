@@ -42,11 +42,11 @@ from relbo.sampling.tuning import ChainTuning
 
 MAX_WINDOW = 32
 """The largest number of iterations after which the warm-up adapts."""
-QUARTER_PERIOD = 1.55
+QUARTER_PERIOD = 1.6
 """A trajectory of this length forgets where a coordinate with standard deviation 1 was."""
 LENGTHENING = 1.6
 MAX_LENGTH = 16 * QUARTER_PERIOD
-NARROWING = 1.2
+NARROWING = 1.4
 """A change of a log scale along a parent that makes a narrow place."""
 REACH = 0.01
 """The share of draws on either side that are beyond the range of a parent."""

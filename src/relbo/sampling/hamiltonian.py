@@ -59,7 +59,7 @@ class ChainMethod(NamedTuple):
 
 
 METHODS = {
-    "hmc": ChainMethod(0.8, 64, 2, EVEN_KICK),
+    "hmc": ChainMethod(0.88, 64, 2, EVEN_KICK),
     "mala": ChainMethod(0.574, 1, 1, 1.0),
 }
 
