@@ -13,6 +13,8 @@ BEGIN = """
 import gc, os, signal, sys, time
 from relbo.cli import interruptible
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+
 def interrupt(*_):
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(5)
@@ -42,7 +44,8 @@ def test_a_process_ends_with_one_line(moment):
 
 
 def test_the_handler_of_the_caller_is_kept():
-    handler = signal.getsignal(signal.SIGINT)
+    before, handler = signal.getsignal(signal.SIGINT), signal.default_int_handler
+    signal.signal(signal.SIGINT, handler)
     with interruptible("stopped"):
         assert signal.getsignal(signal.SIGINT) is not handler
     assert signal.getsignal(signal.SIGINT) is handler
@@ -52,7 +55,7 @@ def test_the_handler_of_the_caller_is_kept():
         with interruptible("stopped"):
             assert signal.getsignal(signal.SIGINT) is own
     finally:
-        signal.signal(signal.SIGINT, handler)
+        signal.signal(signal.SIGINT, before)
 
 
 def test_another_thread_may_run_a_command():
