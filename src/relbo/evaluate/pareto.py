@@ -18,7 +18,7 @@ MIN_SPREAD = 1e-5
 MIN_DRAWS = 25
 """With fewer draws the tail has fewer than five, and its shape cannot be estimated."""
 PRIOR_SHAPE, PRIOR_DRAWS = 0.5, 10
-"""An estimate of the shape is averaged with this one, which counts for so many draws."""
+"""An estimate of the shape is averaged with this one, which counts for ten draws."""
 
 
 def pareto_smoothed(
