@@ -27,8 +27,7 @@ def use_compilation_cache(directory: str | Path | None = None) -> Path:
 
     Example:
         >>> import relbo
-        >>> relbo.use_compilation_cache("/tmp/compiled")
-        PosixPath('/tmp/compiled')
+        >>> directory = relbo.use_compilation_cache()
     """
     if directory is None:
         home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

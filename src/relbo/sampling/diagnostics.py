@@ -6,8 +6,8 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import ndtri, stdtr
 
-TAILS = (0.03,)
-"""Shares of draws that count as a tail."""
+TAIL = 0.03
+"""The share of draws that counts as a tail."""
 MAX_RANKED = 1000
 """The largest number of coordinates whose ranks are compared."""
 
@@ -173,14 +173,12 @@ def rejected_in_tails(
         acceptance: the probability with which the step to each draw was accepted.
 
     Returns:
-        The largest share of all tails, less two standard errors.
+        The larger share of the two tails, less two standard errors.
     """
-    starts = draws[:, :-1]
-    lows = np.quantile(draws, TAILS, axis=(0, 1))
-    highs = np.quantile(draws, 1 - np.array(TAILS), axis=(0, 1))
+    low, high = np.quantile(draws, [TAIL, 1 - TAIL], axis=(0, 1))
     rejected = (acceptance[:, 1:] < 0.1)[..., None]
     found = np.zeros(draws.shape[2])
-    for is_start in (*(starts <= low for low in lows), *(starts >= high for high in highs)):
+    for is_start in (draws[:, :-1] <= low, draws[:, :-1] >= high):
         number = np.maximum(np.sum(is_start, (0, 1)), 1)
         share = np.sum(rejected & is_start, (0, 1)) / number
         found = np.maximum(found, share - 2 * np.sqrt(share * (1 - share) / number))
