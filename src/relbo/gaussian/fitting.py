@@ -90,7 +90,10 @@ class NormalFitter:
         is_dense = self._size <= DENSE_LIMIT
         starts = distinct_starts(self._rng, self._evaluate, first, self._batch_size, is_dense)
         fits = [self._until_converged(self._first_step(starts.points[0]), PATIENCE)]
-        fits += self._fits_from(map(self._near, starts.points[1:]))
+        # A fit that goes astray may begin below the only summit.
+        is_astray = len(starts.points) == 1 and not fits[0].shift < CONVERGED
+        others = [starts.summit] if is_astray else starts.points[1:]
+        fits += self._fits_from(map(self._near, others))
         if is_dense and not self._is_late():
             best = max(fits, key=lambda fit: fit.elbo)
             parts = unexplained_parts(

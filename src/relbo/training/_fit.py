@@ -124,7 +124,6 @@ def fit(
             'on_failure: "back off" needs an optimiser of optax, whose updates can be scaled, '
             f"got {type(optimiser).__name__}"
         )
-    rule = StoppingRule(stopping, is_default_optimiser=program.is_default_optimiser)
     order_keys = jax.vmap(lambda key: jr.fold_in(key, 1))(keys)
     stream = RowStream(data, order_keys, spread)
     with progress_bar(progress, callback) as report, contextlib.closing(stream):
@@ -146,6 +145,11 @@ def fit(
             snapshot = first_snapshot(
                 program.begin(initial, better), len(keys), is_whitened=bool(better)
             )
+        rule = StoppingRule(
+            stopping,
+            is_default_optimiser=program.is_default_optimiser,
+            is_warm=snapshot.seeds[0].is_whitened,
+        )
         loop = TrainingLoop(program, data, stream, rule, snapshot, checkpoints, report)
         end, is_late = loop.run(num_iterations, deadline)
     trained = result_of(

@@ -18,6 +18,9 @@ from relbo.guides.warm_start import normal_base
 RATE = 0.02
 """The learning rate of the default optimiser until it cools."""
 MAX_NORM = 10.0
+MAX_AT_FULL_RATE = 200
+"""The largest number of parameters of a warm base that move at the full rate. The noise of each
+costs the same, about 0.001 nats at the full rate, and they are near their optimum already."""
 
 Units = Callable[[dict[str, Any]], dict[str, Array]]
 """Maps constrained parameters to units for the unconstrained ones."""
@@ -73,8 +76,10 @@ def rescaled(
 ) -> Any:
     """Returns NumPyro's state of a scalable optimiser with another factor and other units."""
     count, (params, scaled) = optim_state
+    number = sum(unit.size for unit in units.values())
+    slowed = min(1.0, MAX_AT_FULL_RATE / max(number, 1))
     for name, unit in units.items():
-        unit = jnp.where(has_new_units, unit, scaled.units[name])
+        unit = jnp.where(has_new_units, slowed * unit, scaled.units[name])
         scaled = scaled._replace(units={**scaled.units, name: unit})
     factor = factor.astype(scaled.factor.dtype)
     return count, (params, scaled._replace(factor=factor))
@@ -112,7 +117,11 @@ def units_for(guide: Any) -> Units | None:
         squares, stretch = jnp.square(axes), params[f"{prefix}_stretch"]
         unit = scale / jnp.sqrt(1.0 + squares @ (stretch**-2.0 - 1.0))
         sd = scale * jnp.sqrt(1.0 + squares @ (jnp.square(stretch) - 1.0))
-        return {f"{prefix}_loc": unit, f"{prefix}_scale": unit / sd}
+        return {
+            f"{prefix}_loc": unit,
+            f"{prefix}_scale": unit / sd,
+            f"{prefix}_stretch": jnp.ones_like(stretch),
+        }
 
     if isinstance(base, AutoStretchedNormal):
         return stretched

@@ -38,6 +38,9 @@ from relbo.training.update import (
 MAX_PROGRAMS = 8
 """Number of programs that are kept."""
 
+COMPILER_OPTIONS = {"xla_backend_optimization_level": 1}
+"""On a CPU this compiles a fifth faster, and what is compiled is as fast."""
+
 _programs: OrderedDict[Any, "Program"] = OrderedDict()
 
 
@@ -87,7 +90,10 @@ class Program:
         self.begin = jax.jit(self._over_seeds(self.updates.begin, (0, 0)))
         # The state is whole on every device, which the compiler might not choose by itself.
         whole = None if spread is None else spread.everywhere
-        self.chunk = jax.jit(self._chunks(self.updates), out_shardings=whole)
+        options = COMPILER_OPTIONS if jax.default_backend() == "cpu" else None
+        self.chunk = jax.jit(
+            self._chunks(self.updates), out_shardings=whole, compiler_options=options
+        )
         self.params = jax.jit(self._over_seeds(self.updates.params, (0, 0)))
 
     def initial(self, keys: Key[Array, " s"], first: tuple) -> InitialValues:

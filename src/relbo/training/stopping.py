@@ -14,6 +14,7 @@ from relbo.training.optimiser import RATE
 CHUNK = 100
 """Number of iterations that are compiled into one call; the losses are examined after each."""
 MAX_BACK_OFFS = 10
+WARM_PATIENCE, COLD_PATIENCE = 300, 1000
 _CLIP = 5.0
 """Losses that exceed the median by more than this number of deviations are outliers."""
 
@@ -36,7 +37,8 @@ class Stopping:
         early: whether to stop when the smoothed loss no longer falls.
         patience: number of iterations of each of the two windows that are compared, at least; a
             quarter of the run once that is longer. The loss no longer falls if its mean over
-            the last window is no lower than over the one before.
+            the last window is no lower than over the one before. The default is 300 after a
+            warm start and 1000 otherwise.
         seconds: time budget; the fit stops at the end of the first chunk of 100 iterations that
             exceeds it. With checkpoints the warm start is not cut short, so that a resumed run
             equals one without a time budget.
@@ -46,13 +48,14 @@ class Stopping:
     """
 
     early: bool = True
-    patience: int = 1000
+    patience: int | None = None
     seconds: float | None = None
     on_failure: Literal["stop", "back off"] | None = None
 
     def __post_init__(self) -> None:
         check_bool("early", self.early)
-        check_integer("patience", self.patience, 1)
+        if self.patience is not None:
+            check_integer("patience", self.patience, 1)
         check_seconds(self.seconds)
         if self.on_failure not in ("stop", "back off", None):
             raise ValueError(
@@ -130,11 +133,15 @@ class StoppingRule:
     Args:
         stopping: the options of the user.
         is_default_optimiser: whether the learning rate falls to zero before the fit stops.
+        is_warm: whether the run started from a fitted normal.
     """
 
-    def __init__(self, stopping: Stopping, *, is_default_optimiser: bool):
+    def __init__(
+        self, stopping: Stopping, *, is_default_optimiser: bool, is_warm: bool = False
+    ):
         self.is_default_optimiser = is_default_optimiser
-        self.window = max(1, -(-stopping.patience // CHUNK))
+        patience = stopping.patience or (WARM_PATIENCE if is_warm else COLD_PATIENCE)
+        self.window = max(1, -(-patience // CHUNK))
         self._stops_early = stopping.early
         # With a fixed number of iterations a longer run must begin like a shorter one.
         self._ends_cool = is_default_optimiser and stopping.early
@@ -195,7 +202,7 @@ class StoppingRule:
         if chunk.mean < seed.best:
             seed.best, seed.best_sd, seed.keep = chunk.mean, math.sqrt(chunk.variance), True
         if seed.cooling:
-            self._end_cooling(seed, iteration, chunks_left)
+            self._continue_cooling(seed, iteration, chunks_left)
         elif self._is_plateau(seed):
             if self.is_default_optimiser:
                 self._cool(seed, chunks_left)
@@ -209,14 +216,23 @@ class StoppingRule:
         seed.cooling = int(max(1, min(2 * (len(seed.chunks) - seed.start), chunks_left)))
         seed.start = len(seed.chunks)
 
-    def _end_cooling(self, seed: SeedProgress, iteration: int, chunks_left: float) -> None:
-        if len(seed.chunks) - seed.start < seed.cooling or not self._stops_early:
+    def _continue_cooling(
+        self, seed: SeedProgress, iteration: int, chunks_left: float
+    ) -> None:
+        """Ends a seed that has cooled, and one that has no time to cool further."""
+        if not self._stops_early:
             return
-        if chunks_left >= 1:
-            seed.result, seed.ended_at = Result.CONVERGED, iteration
-        else:
-            # It had to cool for lack of time; a run that is made longer starts again.
+        done = len(seed.chunks) - seed.start
+        left = min(seed.cooling - done, chunks_left)
+        seed.cooling = done + max(int(left), 0)
+        if done < seed.cooling:
+            return
+        if chunks_left == 0:
+            # A run that is made longer starts again.
             seed.cooling, seed.start = 0, len(seed.chunks)
+            return
+        seed.result = Result.CONVERGED if chunks_left >= 1 else Result.OUT_OF_TIME
+        seed.ended_at = iteration
 
     def _fail(
         self, seed: SeedProgress, failed_at: int, iteration: int, has_exploded: bool
