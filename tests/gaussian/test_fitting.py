@@ -1,11 +1,16 @@
 """The normal fitted by natural gradients, against closed forms."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from closed_forms import normal_density
+from test_starts import POINTS as EVALUATED
+from test_starts import evaluator
 
 from relbo.gaussian import (
     FitState,
+    NormalFitter,
     WhiteEvaluation,
     WhiteningNormal,
     fit_step,
@@ -102,3 +107,22 @@ def test_the_moments_of_draws():
         normal.factor @ normal.factor.T, covariance, rtol=2e-3, atol=2e-3
     )
     assert shift > 0.5
+
+
+def test_a_fit_that_goes_astray_begins_again_at_the_summit():
+    """Two normals far apart, and a start from which the scale of one of them is lost."""
+    rng = np.random.default_rng(0)
+    y = np.concatenate([rng.normal(-2.75, 1.0, 370), rng.normal(2.85, 0.5, 630)])
+
+    def logdensity(z):
+        locs = jnp.stack([z[0], z[0] + jnp.exp(z[1])])
+        log_weights = jnp.stack([jax.nn.log_sigmoid(z[4]), jax.nn.log_sigmoid(-z[4])])
+        residuals = (y[:, None] - locs[None]) / jnp.exp(z[None, 2:4])
+        parts = (log_weights - z[2:4])[None] - 0.5 * residuals**2
+        prior = -0.5 * jnp.sum(z**2) / 4.0
+        return prior + jnp.sum(jax.nn.logsumexp(parts, axis=1))
+
+    fitter = NormalFitter(rng, evaluator(logdensity, 5), 5, 2 * EVALUATED, EVALUATED)
+    found = fitter.fit(np.array([-1.82, 1.65, -1.86, -0.37, 1.34]))
+    assert found.converged
+    np.testing.assert_allclose(found.modes[0].loc[0], -2.75, atol=0.2)

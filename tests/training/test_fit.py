@@ -33,6 +33,7 @@ import relbo
 from relbo import Starts, Stopping
 from relbo.training import Result
 from relbo.training.data import Call, RowStream, laid_out
+from relbo.training.optimiser import rescaled, scalable
 from relbo.training.stopping import ChunkLosses, SeedProgress, StoppingRule
 
 
@@ -192,6 +193,31 @@ def test_the_default_rate_falls_to_zero_before_the_last_iteration():
     assert seed.result is None
     assert factors[:2] == [1, 1]
     assert 0 < factors[-1] < 0.05
+
+
+def test_a_run_that_slows_down_cools_sooner_and_is_not_heated_again():
+    rule = StoppingRule(Stopping(), is_default_optimiser=True)
+    seed, factors = SeedProgress(), []
+    for chunk, left in enumerate([6.0, 3.9, 2.0, 1.3, 0.4], 1):
+        factors.append(rule.factor(seed))
+        rule.apply(seed, np.zeros(100), -1, 100 * chunk, chunks_left=left)
+    assert factors[:2] == [1, 1]
+    assert np.all(np.diff(factors[1:]) < 0)
+    assert seed.result is Result.OUT_OF_TIME
+    assert seed.ended_at == 500
+
+
+def test_after_a_warm_start_gains_within_the_noise_are_not_waited_for():
+    rng, chunks = np.random.default_rng(0), {}
+    for is_warm in (False, True):
+        options = {"is_default_optimiser": True, "is_warm": is_warm}
+        rule, seed = StoppingRule(Stopping(patience=300), **options), SeedProgress()
+        while not seed.cooling and len(seed.chunks) < 50:
+            slowly_falling = rng.normal(-0.01 * len(seed.chunks), 1.0, 100)
+            rule.apply(seed, slowly_falling, -1, 100 * len(seed.chunks))
+        chunks[is_warm] = len(seed.chunks)
+    assert chunks[True] == 6
+    assert chunks[False] > 6
 
 
 def test_nan_stops_with_the_last_good_state():
@@ -430,3 +456,14 @@ def test_infer_trains_a_given_guide():
     mean, sd, _ = closed_form()
     assert abs(posterior.draws["mean"].mean() - mean) < 0.2 * sd
     assert abs(np.log(posterior.draws["mean"].std() / sd)) < 0.2
+
+
+@pytest.mark.parametrize(("size", "expected"), [(150, 2.0), (1000, 0.4)])
+def test_many_parameters_of_a_warm_base_move_more_slowly(size, expected):
+    optimiser = scalable(optax.sgd(0.1), has_units=True)
+    state = (0, ({"loc": jnp.zeros(size)}, optimiser.init({"loc": jnp.zeros(size)})))
+    units = {"loc": jnp.full(size, 2.0)}
+    _, (_, warm) = rescaled(state, jnp.array(1.0), units, True)
+    _, (_, cold) = rescaled(state, jnp.array(1.0), units, False)
+    np.testing.assert_allclose(warm.units["loc"], expected)
+    np.testing.assert_allclose(cold.units["loc"], 1.0)

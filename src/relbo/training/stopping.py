@@ -37,8 +37,9 @@ class Stopping:
         early: whether to stop when the smoothed loss no longer falls.
         patience: number of iterations of each of the two windows that are compared, at least; a
             quarter of the run once that is longer. The loss no longer falls if its mean over
-            the last window is no lower than over the one before. The default is 300 after a
-            warm start and 1000 otherwise.
+            the last window is no lower than over the one before; after a warm start, if it is
+            lower by less than two standard errors. The default is 300 after a warm start and
+            1000 otherwise.
         seconds: time budget; the fit stops at the end of the first chunk of 100 iterations that
             exceeds it. With checkpoints the warm start is not cut short, so that a resumed run
             equals one without a time budget.
@@ -142,6 +143,8 @@ class StoppingRule:
         self.is_default_optimiser = is_default_optimiser
         patience = stopping.patience or (WARM_PATIENCE if is_warm else COLD_PATIENCE)
         self.window = max(1, -(-patience // CHUNK))
+        # A warm start leaves little to gain before the rate falls.
+        self._min_gain = 2.0 if is_warm else 0.0
         self._stops_early = stopping.early
         # With a fixed number of iterations a longer run must begin like a shorter one.
         self._ends_cool = is_default_optimiser and stopping.early
@@ -216,9 +219,7 @@ class StoppingRule:
         seed.cooling = int(max(1, min(2 * (len(seed.chunks) - seed.start), chunks_left)))
         seed.start = len(seed.chunks)
 
-    def _continue_cooling(
-        self, seed: SeedProgress, iteration: int, chunks_left: float
-    ) -> None:
+    def _continue_cooling(self, seed: SeedProgress, iteration: int, chunks_left: float) -> None:
         """Ends a seed that has cooled, and one that has no time to cool further."""
         if not self._stops_early:
             return
@@ -256,11 +257,18 @@ class StoppingRule:
         if len(chunks) < 2 * window:
             return False
         before, after = chunks[-2 * window : -window], chunks[-window:]
-        return _mean(before) <= _mean(after)
+        noise = math.hypot(_stderr(before), _stderr(after))
+        return _mean(before) - _mean(after) <= self._min_gain * noise
 
 
 def _mean(chunks: list[ChunkLosses]) -> float:
     return float(np.mean([chunk.mean for chunk in chunks]))
+
+
+def _stderr(chunks: list[ChunkLosses]) -> float:
+    """Returns the standard error of the mean loss of some chunks."""
+    number = max(sum(chunk.number for chunk in chunks), 1)
+    return math.sqrt(float(np.mean([chunk.variance for chunk in chunks])) / number)
 
 
 def _has_exploded(seed: SeedProgress, chunk: ChunkLosses) -> bool:
