@@ -427,7 +427,7 @@ class Ensemble:
             self._real(self.method.even_kick),
         )
         if num_iterations == 0 and self._unused_noise is None:
-            self._unused_noise = jax.tree.map(jnp.asarray, self._noise(adapt))
+            self._unused_noise = jax.device_put(self._noise(adapt))
         # An evaluation uses no noise, but the program takes some.
         noise = self._noise(adapt) if num_iterations else self._unused_noise
         host = (whitening_map(normal, self._dtype), state, noise, settings)

@@ -10,10 +10,10 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, Scalar
 
 from relbo.evaluate.annealed_path import AnnealedPath, MoveNoise, draw_noise, move
+from relbo.evaluate.importance import log_mean_weight
 from relbo.gaussian import WhiteningMap, WhiteningNormal, white_logdensity, whitening_map
 from relbo.problem import Problem
 from relbo.sampling.ensemble import QUARTER_PERIOD
-from relbo.sampling.evidence import log_mean_weight
 from relbo.sampling.moving import OldDraws, effective_share, resampled
 
 STAGE_SHARE = 0.5

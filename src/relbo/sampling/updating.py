@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 
 from relbo._progress import Report, progress_bar
 from relbo.core.random import KeyLike
-from relbo.evaluate import importance_estimate
+from relbo.evaluate.importance import importance_estimate, log_mean_weight
 from relbo.gaussian import WhiteningNormal, compiled_evaluate
 from relbo.problem import Problem, read
 from relbo.problem.call import Keywords
@@ -16,7 +16,7 @@ from relbo.sampling.chain_draws import ChainDraws, joined
 from relbo.sampling.continuing import generator, precision_of
 from relbo.sampling.diagnostics import effective_sample_size, rejected_in_tails
 from relbo.sampling.ensemble import Ensemble
-from relbo.sampling.evidence import EvidenceIncrement, log_mean_weight
+from relbo.sampling.evidence import EvidenceIncrement
 from relbo.sampling.findings import Finding, finding_of_necks
 from relbo.sampling.independent import Proposals
 from relbo.sampling.moving import OldDraws, best_map, effective_share, moved, resampled
