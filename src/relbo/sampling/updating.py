@@ -229,7 +229,6 @@ def _annealed(
         (update.old, update.new),
         start,
         normal,
-        first.log_weights,
         float(np.exp(update.log_step)),
     )
     if particles.fraction < 1.0:
