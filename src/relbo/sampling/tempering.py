@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Scalar
 
+from relbo._progress import Report
 from relbo.evaluate.annealed_path import JITTER, AnnealedPath, AnnealedPoint, MoveNoise, move
 from relbo.evaluate.importance import log_mean_weight
 from relbo.gaussian import WhiteningMap, WhiteningNormal, white_logdensity, whitening_map
@@ -59,6 +60,7 @@ def tempered(
     particles: OldDraws,
     normal: WhiteningNormal,
     step_size: float,
+    report: Report,
 ) -> Particles:
     """Moves particles from the old posterior to the new one, through densities between them.
 
@@ -71,6 +73,7 @@ def tempered(
         particles: draws of the old posterior.
         normal: maps their white coordinates to where the new posterior is.
         step_size: the step size in white coordinates to start with.
+        report: called with the progress.
     """
     dtype = np.dtype(jnp.result_type(float))
     maps = (whitening_map(one, dtype) for one in (particles.normal, normal))
@@ -92,6 +95,7 @@ def tempered(
         chosen = AnnealedPoint(*(part[rows] for part in here))
         settings: Any = (dtype.type(fraction), dtype.type(step_size), num_leapfrogs)
         points, acceptance = _step(ends, chosen, _noise(rng, chosen.position), *settings)
+        report("update", 0.3 + 0.3 * fraction)
         step_size *= float(np.exp(np.mean(np.asarray(acceptance)) - TARGET_ACCEPTANCE))
     white = np.asarray(points.position, float)
     return Particles(white, fraction, log_ratio, variance**0.5, stage)
