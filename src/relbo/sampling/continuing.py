@@ -50,9 +50,10 @@ def extended(
         )
     if tuning is None:
         raise ValueError(
-            "extend: the posterior does not say how its chains go on: they were of several "
-            "modes, of a given kernel or of a guide, or some were left out; use "
-            "relbo.infer(key, model, args, start=posterior)"
+            "extend: the posterior does not say how its chains go on. If they were of several "
+            "modes, run relbo.infer with more num_draws; if they were of a given kernel, "
+            "relbo.sample(key, model, args, kernel=kernel, start=posterior); if they were of a "
+            "guide, or some were left out, relbo.infer(key, model, args, start=posterior)"
         )
     started = time.monotonic()
     with precision_of(posterior), progress_bar(progress, callback) as report:
