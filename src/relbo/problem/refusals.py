@@ -200,11 +200,11 @@ def _same_support(one: Sites, other: Sites) -> bool:
 
 
 def _without_blocks(model: Any) -> Any:
-    """Returns a model whose handlers hide no site."""
+    """Returns a model whose handlers hide no site and draw no site with a seed of their own."""
     if not isinstance(model, Messenger):
         return model
     inner = _without_blocks(model.fn)
-    if isinstance(model, handlers.block):
+    if isinstance(model, handlers.block | handlers.seed):
         return inner
     if inner is model.fn:
         return model
