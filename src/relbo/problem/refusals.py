@@ -116,10 +116,11 @@ def refuse_hidden(model: Any, call: Call) -> None:
     drawn = [n for n in hidden if not jnp.array_equal(one[n]["value"], other[n]["value"])]
     if drawn:
         raise ValueError(
-            f"the latent sites {sorted(drawn)} are hidden from the guide, and the steps inside "
-            "would climb a density that draws them from their priors. Do not refine a part of "
-            "an AutoGuideList but the list: relbo.AutoRefined(model, base=guides), with "
-            "NumPyro's own guides in it"
+            f"the latent sites {sorted(drawn)} are hidden by numpyro.handlers.block, and the "
+            "density of the model would draw them from their priors. Pass the model without "
+            "the block, or give them values with numpyro.handlers.substitute. Do not refine a "
+            "part of an AutoGuideList but the list: relbo.AutoRefined(model, base=guides), "
+            "with NumPyro's own guides in it"
         )
 
 

@@ -323,7 +323,7 @@ class Posterior:
             groups["posterior_predictive"] = self._by_chain(predicted)
         if prior:
             groups |= prior_groups(self._model, seed, prior)
-        return arviz_data(groups, coords, dims, self.seconds)
+        return arviz_data(groups, coords, dims, self.seconds, self.tuning)
 
     def predict(self, key: KeyLike, *args: Any, **kwargs: Any) -> dict[str, np.ndarray]:
         """Draws new observations, one for each draw.
