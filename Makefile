@@ -8,7 +8,7 @@ DATA ?=
 export JAX_PLATFORMS ?= cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-paper test-all test-pymc lint mutants bench docs tables architecture
+.PHONY: help demo test test-paper test-all test-pymc test-frames lint mutants bench docs tables architecture
 
 help:
 	@echo "make demo          install, show relbo in four pictures, print the path of their page"
@@ -16,6 +16,7 @@ help:
 	@echo "make test-paper    the quick tests of the paper alone"
 	@echo "make test-all      all tests, including the slow ones"
 	@echo "make test-pymc     install PyMC and run the tests that need it"
+	@echo "make test-frames   install polars and pyarrow and run the tests that need them"
 	@echo "make lint          ruff and pyright"
 	@echo "make mutants       break the engine on purpose and check that a test notices"
 	@echo "make bench         benchmarks; with DATA=dir also those that need data"
@@ -59,6 +60,9 @@ test-all: $(VENV)/.installed-test
 # PyMC changes settings of the process that imports it.
 test-pymc: $(VENV)/.installed-test $(VENV)/.installed-pymc
 	$(BIN)/python -m pytest -n 2 tests/with_pymc
+
+test-frames: $(VENV)/.installed-test $(VENV)/.installed-frames
+	$(BIN)/python -m pytest -n 2 tests/problem/test_arrays.py tests/commands/test_fit_command.py -k "arrays or parquet"
 
 lint: $(VENV)/.installed-test $(VENV)/.installed-lint
 	$(BIN)/ruff check

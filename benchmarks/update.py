@@ -182,10 +182,10 @@ def counted_evaluations() -> Iterator[Counter]:
 
         return counting
 
-    def annealed_step(key: Any, ends: Any, white: Any, *rest: Any) -> Any:
-        # Both densities at the start and after every leapfrog.
-        counter.number += 2 * (rest[-1] + 1) * len(white)
-        return step(key, ends, white, *rest)
+    def annealed_step(ends: Any, points: Any, *rest: Any) -> Any:
+        # Both densities after every leapfrog.
+        counter.number += 2 * rest[-1] * len(points.position)
+        return step(ends, points, *rest)
 
     ensemble.advance, tempering._step = advance, annealed_step
     updating.compiled_evaluate = compiled_evaluate

@@ -1,4 +1,7 @@
-"""`infer` on models with subsampled plates."""
+"""`infer`: what it compiles and imports, and models with subsampled plates."""
+
+import subprocess
+import sys
 
 import numpy as np
 import numpyro
@@ -32,6 +35,22 @@ def assert_exact(posterior):
     error = check.ess**-0.5
     np.testing.assert_array_less(np.abs(draws.mean(0) - MEAN) / SD, 4 * error)
     np.testing.assert_array_less(np.abs(np.log(draws.std(0) / SD)), 3 * error)
+
+
+def test_two_programs_serve_a_run_and_its_check(compilations):
+    """Operations of JAX outside of a program are compiled one by one, in every process."""
+    x, y = X[:37], Y[:37]  # shapes that no other test has
+    posterior = relbo.infer(0, regression, (x, y), num_chains=58, progress=False)
+    assert np.isfinite(posterior.check().pareto_k)
+    assert str(posterior.summary())
+    # The last two make a key of a seed, once in a process.
+    names = {name.removeprefix("jit(").removesuffix(")") for name in compilations}
+    assert names - {"stage", "_threefry_seed"} == {"advance", "constrained_rows"}
+
+
+def test_infer_does_not_import_what_trains_a_guide():
+    code = "import sys, relbo; relbo.infer; assert not {'optax', 'arviz'} & sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_subsampled_regression_is_right(monkeypatch):

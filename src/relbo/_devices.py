@@ -154,7 +154,7 @@ def together(spread: Spread | None, what: str, advice: str) -> Iterator[None]:
 
 def _is_usual(mesh: Mesh) -> bool:
     """Returns whether this is the single default device."""
-    return mesh.size == 1 and mesh.devices.item() == jnp.zeros(()).device
+    return mesh.size == 1 and mesh.devices.item() == jax.device_put(np.zeros(())).device
 
 
 def _of_this_process(leaf: Any) -> Any:

@@ -30,7 +30,6 @@ from relbo.sampling._sample import (
 )
 from relbo.sampling.continuing import double_precision
 from relbo.sampling.independent import sample_independently
-from relbo.training import Stopping, fit
 
 NUM_EVIDENCE_DRAWS = 640
 GRADIENTS_PER_CHAIN = 300
@@ -113,6 +112,8 @@ def infer(
         args, kwargs = with_jax_arrays(args, kwargs)
     params, trained = None, None
     if guide is not None or (plates and start is None):
+        from relbo.training import Stopping, fit  # optax is slow to import
+
         fit_key, key = jr.split(key)
         # Half of the time for each: a rough fit is a better start than none.
         trained = fit(

@@ -17,7 +17,7 @@ logger = logging.getLogger("relbo")
 
 
 class RunState(NamedTuple):
-    """What a `callback` of `fit`, `sample` or `infer` is given after each chunk of a run.
+    """What a `callback` is given after each chunk of a run.
 
     Example:
         >>> def callback(state):
@@ -26,7 +26,8 @@ class RunState(NamedTuple):
     """
 
     phase: str
-    """`"fit"`, `"warm up"`, `"sample"` or, where a guide proposes draws, `"propose"`."""
+    """`"fit"`, `"warm up"`, `"sample"`; `"propose"` where a guide proposes draws, and
+    `"update"` while draws are moved to new data."""
     fraction: float
     """The estimated fraction of the phase that is done."""
     seconds: float

@@ -9,6 +9,7 @@ import pytest
 import relbo
 from relbo import evaluate
 from relbo.evaluate.batches import map_batched
+from relbo.evaluate.importance import log_mean_weight
 from targets import TARGETS
 
 GAUSSIAN = TARGETS["gaussian"]
@@ -50,6 +51,23 @@ def test_log_mean_agrees_with_numpy():
 def test_stderr_is_the_spread_of_repeated_estimates():
     means = evaluate.log_mean(jnp.asarray(0.5 * log_weights((500, 200))))
     assert np.std(means.value) == pytest.approx(np.mean(means.stderr), rel=4 / np.sqrt(1000))
+
+
+def test_log_mean_weight_is_stable_and_its_error_that_of_repetitions():
+    rng = np.random.default_rng(0)
+    spread = 0.7
+    found = [log_mean_weight(-5000 + spread * rng.normal(size=400)) for _ in range(300)]
+    values, errors = np.array(found).T
+    assert abs(values.mean() - (-5000 + spread**2 / 2)) < 4 * values.std() / 300**0.5 + 1e-3
+    np.testing.assert_allclose(errors.mean(), values.std(), rtol=0.2)
+    assert log_mean_weight(np.full(4, -np.inf)) == (-np.inf, np.inf)
+
+
+def test_an_estimate_agrees_with_log_mean(x64):
+    logs = np.append(log_weights((401,)), [np.nan, -np.inf])
+    estimate, mean = evaluate.importance_estimate(logs), evaluate.log_mean(jnp.asarray(logs))
+    found = (estimate.value, estimate.stderr, estimate.ess)
+    np.testing.assert_allclose(found, mean, rtol=1e-10)
 
 
 def test_nan_weights_count_as_zero():

@@ -9,6 +9,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from numpyro import handlers
 from numpyro.distributions import constraints
 from scipy import stats
 
@@ -179,6 +180,16 @@ def test_what_cannot_be_inferred_is_refused_by_name(model, message):
 def test_arguments_of_the_wrong_kind_are_refused_in_one_line(args, kwargs, message):
     with pytest.raises(ValueError, match=message):
         checked_call(args, kwargs)
+
+
+def test_a_hidden_latent_site_needs_a_value():
+    """The density would hold whatever was drawn for it from its prior."""
+    hidden = handlers.block(regression, hide=["scale"])
+    with pytest.raises(ValueError, match=r"\['scale'\] are hidden by .*substitute"):
+        read(hidden, (X, Y))
+    fixed = handlers.substitute(regression, data={"scale": jnp.array(0.5)})
+    sites = read(handlers.block(fixed, hide=["scale"]), (X, Y)).sites
+    assert [site.name for site in sites] == ["slope"]
 
 
 def test_a_call_is_split_into_arrays_and_hashable_constants():

@@ -10,7 +10,7 @@ import pytest
 import relbo
 from relbo.problem import read
 from relbo.sampling.ensemble import Ensemble
-from relbo.sampling.evidence import LogWeights, log_mean_weight, weigh
+from relbo.sampling.evidence import LogWeights, weigh
 
 Y = np.array([0.3, 1.2, 2.2, 0.7, 1.4])
 
@@ -23,16 +23,6 @@ def conjugate(y):
 def exact():
     covariance = 4.0 * np.ones((5, 5)) + np.eye(5)
     return float(dist.MultivariateNormal(jnp.zeros(5), covariance).log_prob(Y))
-
-
-def test_log_mean_weight_is_stable_and_its_error_that_of_repetitions():
-    rng = np.random.default_rng(0)
-    spread = 0.7
-    found = [log_mean_weight(-5000 + spread * rng.normal(size=400)) for _ in range(300)]
-    values, errors = np.array(found).T
-    assert abs(values.mean() - (-5000 + spread**2 / 2)) < 4 * values.std() / 300**0.5 + 1e-3
-    np.testing.assert_allclose(errors.mean(), values.std(), rtol=0.2)
-    assert log_mean_weight(np.full(4, -np.inf)) == (-np.inf, np.inf)
 
 
 def test_both_ends_meet_only_if_they_are_close_and_certain():

@@ -77,6 +77,10 @@ def test_attributes_say_who_made_it(data, posterior):
     assert attributes["inference_library"] == "relbo"
     assert attributes["inference_library_version"] == relbo.__version__
     assert attributes["sampling_time"] == pytest.approx(sum(posterior.seconds.values()))
+    assert attributes["step_size"] == pytest.approx(posterior.step_size)
+    assert attributes["target_acceptance"] == posterior.tuning.method.target_acceptance
+    assert attributes["trajectory_length"] == posterior.tuning.length
+    assert attributes["iterations_per_draw"] == posterior.tuning.spacing
 
 
 def test_predictions_at_new_inputs(posterior):

@@ -54,6 +54,16 @@ def test_a_kernel_samples_the_posterior(kernel):
         assert abs(check.acceptance - 0.8) < 0.1
 
 
+def test_a_kernel_goes_on_from_its_posterior_as_extend_says():
+    options = {"kernel": blackjax.nuts, "num_draws": 640, "progress": False}
+    posterior = relbo.sample(0, MODEL, **options)
+    with pytest.raises(ValueError, match=r"kernel=kernel, start=posterior"):
+        posterior.extend(100)
+    more = relbo.sample(1, MODEL, start=posterior, **options)
+    assert "given kernel" in more.procedure
+    assert more.check().rhat < 1.05
+
+
 def test_the_evidence_can_be_weighed():
     posterior = relbo.sample(
         0, MODEL, kernel=blackjax.nuts, num_draws=640, num_evidence_draws=640, progress=False

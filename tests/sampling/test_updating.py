@@ -1,5 +1,6 @@
 """Posteriors for new data from the draws of old ones."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -75,6 +76,17 @@ def test_draws_are_annealed_if_weights_are_not_enough(posterior, monkeypatch, tm
     loaded = Posterior.load(found.save(tmp_path / "run"))
     assert loaded.increment == found.increment
     assert loaded.log_evidence_stderr == found.log_evidence_stderr
+
+
+@pytest.mark.parametrize("is_annealed", [False, True])
+def test_an_update_compiles_few_programs(posterior, monkeypatch, compilations, is_annealed):
+    monkeypatch.setattr(updating, "MIN_SHARE", 1.1 if is_annealed else 0.0)
+    jax.clear_caches()
+    compilations.clear()
+    posterior.update((LONGER,), progress=False)
+    names = {name.removeprefix("jit(").removesuffix(")") for name in compilations}
+    chains = {"_step", "advance"} if is_annealed else set()
+    assert names == {"unconstrained_rows", "evaluate_white", "constrained_rows"} | chains
 
 
 def test_posteriors_without_tuning_are_updated(posterior):

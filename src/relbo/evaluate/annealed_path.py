@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Scalar
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, Scalar
 
 from relbo.core.bases import AbstractBase
 from relbo.core.coordinates import coordinates
@@ -107,7 +107,7 @@ def move(
     noise: MoveNoise,
     inverse_temperature: Scalar,
     step_sizes: Float[Array, " d"],
-    num_leapfrogs: int,
+    num_leapfrogs: Int[Array, ""] | int,
 ) -> tuple[AnnealedPoint, Scalar]:
     """Makes one Hamiltonian move that leaves the tempered density invariant.
 

@@ -107,21 +107,21 @@ def importance_estimate(
         # Only the tail is smoothed, so the median weight gives the normalising constant.
         middle = np.argsort(values)[values.size // 2]
         values = smoothed + floored(values)[middle] - smoothed[middle]
-    mean = log_mean(jnp.asarray(values - _top(values)))
-    return Evaluation(
-        float(mean.value) + _top(values),
-        float(mean.stderr),
-        estimator,
-        valid_bound,
-        values.size,
-        float(mean.ess),
-        float(k),
-    )
+    value, stderr = log_mean_weight(np.where(np.isnan(values), -np.inf, values))
+    number = values.size
+    # What `log_mean` says of the error, solved for the effective sample size.
+    ess = number / (1.0 + (number - 1) * stderr**2)
+    return Evaluation(value, stderr, estimator, valid_bound, number, ess, float(k))
 
 
-def _top(values: np.ndarray) -> float:
-    top = float(np.nanmax(values, initial=-np.inf))
-    return top if np.isfinite(top) else 0.0
+def log_mean_weight(log_weights: Float[np.ndarray, " n"]) -> tuple[float, float]:
+    """Computes the log of the mean weight and its standard error; nothing is compiled."""
+    top = np.max(log_weights)
+    if not np.isfinite(top):
+        return float(top), np.inf
+    weights = np.exp(log_weights - top)
+    mean = weights.mean()
+    return float(top + np.log(mean)), float(weights.std(ddof=1) / mean / len(weights) ** 0.5)
 
 
 def importance_weighting(

@@ -32,6 +32,7 @@ from relbo.problem.refusals import (
     NEEDS_VALUES,
     refuse_discrete,
     refuse_free_parameters,
+    refuse_hidden,
     refuse_missing_data,
     refuse_subsampled,
     refuse_without_latents,
@@ -165,7 +166,9 @@ def read_numpyro(
             their values while it is traced, they are constants instead.
         params: trained parameters; those that are not the model's own are ignored.
     """
-    layout, arrays = split_call(checked_call(args, kwargs))
+    call = checked_call(args, kwargs)
+    refuse_hidden(handlers.substitute(model, data=params), call)
+    layout, arrays = split_call(call)
     try:
         return _traced_problem(model, layout, NumPyroData(arrays, params))
     except NEEDS_VALUES:

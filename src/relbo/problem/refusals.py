@@ -116,10 +116,11 @@ def refuse_hidden(model: Any, call: Call) -> None:
     drawn = [n for n in hidden if not jnp.array_equal(one[n]["value"], other[n]["value"])]
     if drawn:
         raise ValueError(
-            f"the latent sites {sorted(drawn)} are hidden from the guide, and the steps inside "
-            "would climb a density that draws them from their priors. Do not refine a part of "
-            "an AutoGuideList but the list: relbo.AutoRefined(model, base=guides), with "
-            "NumPyro's own guides in it"
+            f"the latent sites {sorted(drawn)} are hidden by numpyro.handlers.block, and the "
+            "density of the model would draw them from their priors. Pass the model without "
+            "the block, or give them values with numpyro.handlers.substitute. Do not refine a "
+            "part of an AutoGuideList but the list: relbo.AutoRefined(model, base=guides), "
+            "with NumPyro's own guides in it"
         )
 
 
@@ -200,11 +201,11 @@ def _same_support(one: Sites, other: Sites) -> bool:
 
 
 def _without_blocks(model: Any) -> Any:
-    """Returns a model whose handlers hide no site."""
+    """Returns a model whose handlers hide no site and draw no site with a seed of their own."""
     if not isinstance(model, Messenger):
         return model
     inner = _without_blocks(model.fn)
-    if isinstance(model, handlers.block):
+    if isinstance(model, handlers.block | handlers.seed):
         return inner
     if inner is model.fn:
         return model

@@ -22,7 +22,7 @@ from relbo.sampling.findings import Finding
 from relbo.sampling.given_kernel import free_parameters, run_given_kernel
 from relbo.sampling.posterior import Posterior
 from relbo.sampling.rounds import PhaseClock, run_chains
-from relbo.sampling.site_findings import findings_of_sites
+from relbo.sampling.site_findings import findings_of_sites, findings_of_stop
 from relbo.sampling.spaces import (
     constrain,
     logdensity_rows,
@@ -91,8 +91,8 @@ def sample(
             `"unadjusted"` uses one.
         progress: whether to show a progress bar.
         callback: called with a `RunState` after each chunk of iterations; the run ends if it
-            returns `True`, as if the time were up. It is not called while a given `kernel` or
-            an unadjusted sampler runs. Several processes have to decide alike.
+            returns `True`, as if the time were up. It is not called while an unadjusted
+            sampler runs. Several processes have to decide alike.
 
     Returns:
         A `Posterior`.
@@ -112,15 +112,7 @@ def sample(
         return _sample_unadjusted(key, problem, source, num_draws, num_chains)
     # The rest is for the evidence and for examining the draws.
     deadline = np.inf if seconds is None else started + SAMPLING_SHARE * seconds
-    is_stopped = False
-    with progress_bar(progress, callback) as show:
-
-        def report(*state: Any) -> None:
-            nonlocal is_stopped
-            if show(*state):
-                is_stopped = True
-                ensemble.stop()
-
+    with progress_bar(progress, callback) as report:
         ensemble = Ensemble(
             np.random.default_rng(seed_words(key)),
             problem,
@@ -146,8 +138,7 @@ def sample(
         if tuning is not None:
             tuning = tuning._replace(spacing=chains.spacing)
         findings += run.findings
-        if is_stopped:
-            findings.append(Finding("The callback stopped the run.", is_fatal=False))
+        findings += findings_of_stop(ensemble.is_stopped)
         values = constrain(problem, chains.draws)
         findings += findings_of_sites(problem, chains, values)
         clock.lap("constrain")

@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from jaxtyping import Float
 
 from relbo._devices import spread_over
-from relbo._progress import progress_bar
+from relbo._progress import Callback, progress_bar
 from relbo.core.checks import check_integer, check_seconds
 from relbo.core.fingerprint import digest
 from relbo.core.random import KeyLike, as_key
@@ -22,7 +22,7 @@ from relbo.sampling.ensemble import Ensemble
 from relbo.sampling.findings import Finding
 from relbo.sampling.posterior import Posterior
 from relbo.sampling.rounds import PhaseClock
-from relbo.sampling.site_findings import findings_of_run, findings_of_sites
+from relbo.sampling.site_findings import findings_of_run, findings_of_sites, findings_of_stop
 from relbo.sampling.spaces import constrain, seed_words, unconstrained_rows
 
 MIN_EXAMINED = 16
@@ -37,6 +37,7 @@ def extended(
     seconds: float | None,
     mesh: Mesh | None,
     progress: bool,
+    callback: Callback | None,
 ) -> Posterior:
     """Returns a posterior with more draws of the same chains; see `Posterior.extend`."""
     check_integer("num_draws", num_draws, 1)
@@ -49,12 +50,13 @@ def extended(
         )
     if tuning is None:
         raise ValueError(
-            "extend: the posterior does not say how its chains go on: they were of several "
-            "modes, of a given kernel or of a guide, or some were left out; use "
-            "relbo.infer(key, model, args, start=posterior)"
+            "extend: the posterior does not say how its chains go on. If they were of several "
+            "modes, run relbo.infer with more num_draws; if they were of a given kernel, "
+            "relbo.sample(key, model, args, kernel=kernel, start=posterior); if they were of a "
+            "guide, or some were left out, relbo.infer(key, model, args, start=posterior)"
         )
     started = time.monotonic()
-    with precision_of(posterior), progress_bar(progress) as report:
+    with precision_of(posterior), progress_bar(progress, callback) as report:
         num_chains = len(tuning.ends)
         ensemble = Ensemble(
             generator(posterior, key),
@@ -69,9 +71,11 @@ def extended(
         length = -(-num_draws // num_chains)
         run = ensemble.sample(int(np.ceil(length * tuning.spacing)))
         clock.lap("sample")
-        more = run.thinned(length)
+        # A run that ended early keeps the distance of its draws.
+        more = run.thinned(min(length, max(1, int(len(run.draws) / tuning.spacing))))
         values = constrain(problem, more.draws)
         findings = _findings_of_run(problem, run, more, values)
+        findings += findings_of_stop(ensemble.is_stopped)
         clock.lap("constrain")
         ends = ensemble.tuning()
     assert ends is not None

@@ -62,7 +62,7 @@ class Ensemble:
         problem: the posterior.
         num_chains: an even number.
         method: a key of `METHODS`.
-        report: called with the progress.
+        report: called with the progress; the run ends if it returns `True`.
         deadline: a time of `time.monotonic` after which no more draws are started.
         end: when the evidence has to be known, too.
         spread: the devices that share the chains.
@@ -98,7 +98,9 @@ class Ensemble:
         self._chunk = chunk_length(problem.size)
         self._state: ChainState | None = None
         self._unused_noise: ChainNoise | None = None
-        self._report = report
+        self._show = report
+        self.is_stopped = False
+        """Whether `report` asked to stop."""
         self._deadline, self._end = deadline, end
         self._seconds_per_iteration = self._seconds_per_gradient = 0.0
 
@@ -117,7 +119,7 @@ class Ensemble:
             self.problem.size,
             points_per_step(self.num_chains, self.problem.size),
             self.num_chains,
-            report=self._report,
+            report=self.report,
             is_late=self.is_late,
         )
         self.modes, converged, self.has_all_modes = fitter.fit(start)
@@ -176,7 +178,7 @@ class Ensemble:
         stable = False
         window_draws, before = None, np.inf
         for window in range(max_windows):
-            self._report("warm up", min(window / 4, 0.9))
+            self.report("warm up", min(window / 4, 0.9))
             length = min(10 + 8 * window, MAX_WINDOW)
             window_draws = self._advance(length, adapt=True)
             shift = self.rewhiten(window_draws)
@@ -190,7 +192,7 @@ class Ensemble:
                 break
         if stable and window_draws is not None:
             self._lengthen(window_draws)
-        self._report("warm up", 1.0)
+        self.report("warm up", 1.0)
         return stable
 
     def _is_tuned(self, acceptance: float) -> bool:
@@ -224,7 +226,7 @@ class Ensemble:
 
     def tune_step(self) -> None:
         """Adapts the step size alone."""
-        self._report("warm up", 0.5)
+        self.report("warm up", 0.5)
         for _ in range(2):
             self._advance(MAX_WINDOW, adapt=True)
 
@@ -253,7 +255,7 @@ class Ensemble:
         parts, left = [], []
         done = 0
         while done < num_iterations:
-            self._report("sample", done / num_iterations)
+            self.report("sample", done / num_iterations)
             length = min(self._chunk, num_iterations - done, self._affordable_length())
             parts.append(self._advance(length))
             left.append(self.elsewhere)
@@ -261,7 +263,7 @@ class Ensemble:
             if self.is_late() and done >= 4:
                 break
         self.elsewhere = float(np.mean(left))
-        self._report("sample", 1.0)
+        self.report("sample", 1.0)
         return joined(*parts)
 
     def logdensity(self, points: Float[np.ndarray, "c d"]) -> Float[np.ndarray, " c"]:
@@ -320,9 +322,10 @@ class Ensemble:
         left = self._deadline - time.monotonic()
         return int(np.clip(left / max(self._seconds_per_iteration, 1e-9), 4, self._chunk))
 
-    def stop(self) -> None:
-        """Ends the run as if the time were up."""
-        self._deadline = -np.inf
+    def report(self, phase: str, fraction: float) -> None:
+        """Shows the progress; the run ends as if the time were up if that asks to stop."""
+        if self._show(phase, fraction):
+            self.is_stopped, self._deadline = True, -np.inf
 
     def affordable_rounds(self, wanted: int, num_steps: int) -> int:
         """Returns how many rounds of annealed paths, forth and back, fit into the time left."""
@@ -427,7 +430,7 @@ class Ensemble:
             self._real(self.method.even_kick),
         )
         if num_iterations == 0 and self._unused_noise is None:
-            self._unused_noise = jax.tree.map(jnp.asarray, self._noise(adapt))
+            self._unused_noise = jax.device_put(self._noise(adapt))
         # An evaluation uses no noise, but the program takes some.
         noise = self._noise(adapt) if num_iterations else self._unused_noise
         host = (whitening_map(normal, self._dtype), state, noise, settings)

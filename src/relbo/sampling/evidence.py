@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import expit
 
+from relbo.evaluate.importance import log_mean_weight
 from relbo.sampling.chain_draws import ChainDraws
 from relbo.sampling.ensemble import Ensemble
 
@@ -140,13 +141,3 @@ def weigh(
             break
     # Longer paths are better, unless a narrow place throws them off.
     return min(tried, key=lambda one: one[1].gap)
-
-
-def log_mean_weight(log_weights: Float[np.ndarray, " n"]) -> tuple[float, float]:
-    """Computes the log of the mean weight, and its standard error by the delta method."""
-    top = np.max(log_weights)
-    if not np.isfinite(top):
-        return float(top), np.inf
-    weights = np.exp(log_weights - top)
-    mean = weights.mean()
-    return float(top + np.log(mean)), float(weights.std(ddof=1) / mean / len(weights) ** 0.5)

@@ -10,6 +10,7 @@ import numpy as np
 
 import relbo
 from relbo.problem import Problem
+from relbo.sampling.tuning import ChainTuning
 from relbo.sampling.verdict import Summary
 
 
@@ -42,6 +43,7 @@ def arviz_data(
     coords: Mapping[str, Any] | None,
     dims: Mapping[str, list[str]] | None,
     seconds: Mapping[str, float],
+    tuning: ChainTuning | None = None,
 ) -> Any:
     """Returns the data of ArviZ's installed version.
 
@@ -50,6 +52,7 @@ def arviz_data(
         coords: labels along axes.
         dims: names of axes.
         seconds: seconds of each phase.
+        tuning: what the warm-up of the chains adapted.
     """
     arviz = _arviz()
     names = {name for values in groups.values() for name in values}
@@ -73,6 +76,13 @@ def arviz_data(
         "sampling_time": float(sum(seconds.values())),
         **{f"seconds_{phase.replace(' ', '_')}": float(s) for phase, s in seconds.items()},
     }
+    if tuning is not None:
+        attributes |= {
+            "step_size": float(np.exp(tuning.log_step)),
+            "trajectory_length": float(tuning.length),
+            "target_acceptance": float(tuning.method.target_acceptance),
+            "iterations_per_draw": float(tuning.spacing),
+        }
     data["posterior"].attrs.update(attributes)
     return data
 

@@ -28,6 +28,8 @@ from relbo.sampling.rounds import ChainRun, PhaseClock
 
 TUNING_LENGTH = 64
 """Iterations that tune the step size of a kernel."""
+MAX_CHUNK = 16
+"""Iterations after which the progress is shown and the time is checked."""
 TARGET_ACCEPTANCE = 0.8
 
 
@@ -65,22 +67,28 @@ def run_given_kernel(
     """
     free = free_parameters(kernel)
     ensemble.warm_up()
-    warm = ensemble.sample(1)
+    warm = ensemble.tuning()
+    assert warm is not None
     dtype = np.dtype(jnp.result_type(float))
     fixed = (ensemble.problem, whitening_map(ensemble.normal, dtype), ByIdentity(kernel), free)
     length = -(-num_draws // ensemble.num_chains)
-    chunk = min(length, TUNING_LENGTH)
+    chunk = min(length, MAX_CHUNK)
     start_key, tune_key, run_key = jr.split(key, 3)
 
     def run(key: PRNGKeyArray, state: KernelState, length: int, *, adapt: bool) -> Any:
-        parts = []
+        parts, phase = [], "warm up" if adapt else "sample"
         for done in range(0, length, chunk):
+            ensemble.report(phase, done / length)
             part_key = jr.fold_in(key, done)
             state, path = _run(*fixed, part_key, state, chunk, done, adapt)
-            parts.append(path)
+            parts.append(jax.tree.map(np.asarray, path))
+            if ensemble.is_late():
+                break
+        ensemble.report(phase, 1.0)
         return state, jax.tree.map(lambda *parts: np.concatenate(parts)[:length], *parts)
 
-    white, step_size = ensemble.normal.pull(warm.draws[-1]).astype(dtype), warm.step_size
+    white = ensemble.normal.pull(warm.ends).astype(dtype)
+    step_size = float(np.exp(warm.log_step))
     state = _start(*fixed, start_key, white)
     if "step_size" in free:
         state, tuning = run(tune_key, state, TUNING_LENGTH, adapt=True)

@@ -9,6 +9,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Float
 
+from relbo._progress import Callback
 from relbo.core.random import KeyLike, as_key
 from relbo.problem import Problem, read
 from relbo.problem.call import Call, Keywords
@@ -166,6 +167,7 @@ class Posterior:
         seconds: float | None = None,
         mesh: Mesh | None = None,
         progress: bool = True,
+        callback: Callback | None = None,
     ) -> "Posterior":
         """Draws more: the chains go on from where they ended, without a fit or a warm-up.
 
@@ -175,6 +177,8 @@ class Posterior:
             seconds: time budget in seconds.
             mesh: the devices that share the chains, as for `relbo.sample`.
             progress: whether to show a progress bar.
+            callback: called with a `RunState` after each chunk; the run ends if it returns
+                `True`, with the draws that there are by then.
 
         Returns:
             A posterior with the same chains, each of them longer. What was noticed about the
@@ -190,8 +194,15 @@ class Posterior:
         # Imported here, since it imports this file.
         from relbo.sampling.continuing import extended
 
-        options = {"key": key, "seconds": seconds, "mesh": mesh, "progress": progress}
-        return extended(self, num_draws, **options)
+        return extended(
+            self,
+            num_draws,
+            key=key,
+            seconds=seconds,
+            mesh=mesh,
+            progress=progress,
+            callback=callback,
+        )
 
     def update(
         self,
@@ -200,7 +211,9 @@ class Posterior:
         *,
         model: Any = None,
         key: KeyLike | None = None,
+        seconds: float | None = None,
         progress: bool = True,
+        callback: Callback | None = None,
     ) -> "Posterior":
         """Returns the posterior for new data, from the draws of this one.
 
@@ -214,7 +227,11 @@ class Posterior:
             model: the model, if it is another one or if it takes no arguments; it must have
                 the same latent sites.
             key: a random key, or an integer seed; by default the noise depends on the draws.
+            seconds: time budget in seconds. The draws are always moved to the new posterior;
+                chains that start there end when the time is up.
             progress: whether to show a progress bar.
+            callback: called with a `RunState` after each annealed step and each chunk of the
+                chains, which end if it returns `True`.
 
         Returns:
             A `Posterior`. `ValueError` is raised if the sites are others, or if the posteriors
@@ -232,7 +249,16 @@ class Posterior:
         # Imported here, since it imports this file.
         from relbo.sampling.updating import updated
 
-        return updated(self, args, kwargs, model=model, key=key, progress=progress)
+        return updated(
+            self,
+            args,
+            kwargs,
+            model=model,
+            key=key,
+            seconds=seconds,
+            progress=progress,
+            callback=callback,
+        )
 
     def summary(self) -> Summary:
         """Summarises each coordinate: mean, sd, quantiles, effective draws and R-hat."""
@@ -297,7 +323,7 @@ class Posterior:
             groups["posterior_predictive"] = self._by_chain(predicted)
         if prior:
             groups |= prior_groups(self._model, seed, prior)
-        return arviz_data(groups, coords, dims, self.seconds)
+        return arviz_data(groups, coords, dims, self.seconds, self.tuning)
 
     def predict(self, key: KeyLike, *args: Any, **kwargs: Any) -> dict[str, np.ndarray]:
         """Draws new observations, one for each draw.

@@ -42,5 +42,10 @@ def findings_of_sites(
     ]
 
 
+def findings_of_stop(is_stopped: bool) -> list[Finding]:
+    """Notes that a callback ended the run."""
+    return [Finding("The callback stopped the run.", is_fatal=False)] if is_stopped else []
+
+
 def _resolution() -> float:
     return float(jnp.finfo(jnp.result_type(float)).eps)

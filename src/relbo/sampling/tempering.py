@@ -1,19 +1,19 @@
 """Sequential Monte Carlo from the draws of one posterior to another one."""
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray, Scalar
+from jaxtyping import Array, Float, Int, Scalar
 
-from relbo.evaluate.annealed_path import AnnealedPath, MoveNoise, draw_noise, move
+from relbo._progress import Report
+from relbo.evaluate.annealed_path import JITTER, AnnealedPath, AnnealedPoint, MoveNoise, move
+from relbo.evaluate.importance import log_mean_weight
 from relbo.gaussian import WhiteningMap, WhiteningNormal, white_logdensity, whitening_map
 from relbo.problem import Problem
 from relbo.sampling.ensemble import QUARTER_PERIOD
-from relbo.sampling.evidence import log_mean_weight
 from relbo.sampling.moving import OldDraws, effective_share, resampled
 
 STAGE_SHARE = 0.5
@@ -59,8 +59,8 @@ def tempered(
     problems: tuple[Problem, Problem],
     particles: OldDraws,
     normal: WhiteningNormal,
-    gain: Float[np.ndarray, " n"],
     step_size: float,
+    report: Report,
 ) -> Particles:
     """Moves particles from the old posterior to the new one, through densities between them.
 
@@ -72,30 +72,43 @@ def tempered(
         problems: the old and the new posterior.
         particles: draws of the old posterior.
         normal: maps their white coordinates to where the new posterior is.
-        gain: the log importance weights of the particles for the new posterior.
         step_size: the step size in white coordinates to start with.
+        report: called with the progress.
     """
     dtype = np.dtype(jnp.result_type(float))
     maps = (whitening_map(one, dtype) for one in (particles.normal, normal))
     (old, new), (old_map, new_map) = problems, maps
     ends = PathEnds(old, old_map, new, new_map)
-    white = particles.white.astype(dtype)
+    points = _start(ends, particles.white.astype(dtype))
     log_det = normal.log_det - particles.normal.log_det
     fraction, log_ratio, variance, stage = 0.0, 0.0, 0.0, 0
     num_leapfrogs = int(np.clip(np.ceil(QUARTER_PERIOD / step_size), 1, MAX_LEAPFROGS))
     while fraction < 1.0 and stage < MAX_STAGES:
+        here: Any = jax.tree.map(np.asarray, points)
+        gain = (here.target - here.base).astype(float) + log_det
         after = _next_fraction(gain, fraction)
         log_weights = np.where(np.isfinite(gain), (after - fraction) * gain, -np.inf)
         value, stderr = log_mean_weight(log_weights)
         log_ratio, variance = log_ratio + value, variance + stderr**2
         fraction, stage = after, stage + 1
-        key = jr.key(int(rng.integers(2**31)))
-        chosen = jnp.asarray(white[resampled(rng, log_weights)])
-        made = _step(key, ends, chosen, fraction, step_size, num_leapfrogs)
-        white, gain, acceptance = map(np.asarray, made)
-        gain = gain.astype(float) + log_det
-        step_size *= float(np.exp(np.mean(acceptance) - TARGET_ACCEPTANCE))
-    return Particles(white.astype(float), fraction, log_ratio, variance**0.5, stage)
+        rows = resampled(rng, log_weights)
+        chosen = AnnealedPoint(*(part[rows] for part in here))
+        settings: Any = (dtype.type(fraction), dtype.type(step_size), num_leapfrogs)
+        points, acceptance = _step(ends, chosen, _noise(rng, chosen.position), *settings)
+        report("update", 0.3 + 0.3 * fraction)
+        step_size *= float(np.exp(np.mean(np.asarray(acceptance)) - TARGET_ACCEPTANCE))
+    white = np.asarray(points.position, float)
+    return Particles(white, fraction, log_ratio, variance**0.5, stage)
+
+
+def _start(ends: PathEnds, white: Float[np.ndarray, "n d"]) -> AnnealedPoint:
+    """Evaluates both posteriors, by a step of length zero, so that one program serves both."""
+    points: Any = white
+    zeros: Any = np.zeros_like(white)
+    nothing, zero = zeros[:, 0], zeros[0, 0]
+    unknown = AnnealedPoint(points, nothing, zeros, nothing, zeros)
+    # Its acceptance means nothing, and has to be above the threshold.
+    return _step(ends, unknown, MoveNoise(zeros, nothing, nothing - 1), zero, zero, 1)[0]
 
 
 def _next_fraction(gain: Float[np.ndarray, " n"], fraction: float) -> float:
@@ -111,24 +124,26 @@ def _next_fraction(gain: Float[np.ndarray, " n"], fraction: float) -> float:
     return fraction + low
 
 
-@functools.partial(jax.jit, static_argnames=("num_leapfrogs",))
+def _noise(rng: np.random.Generator, white: Any) -> MoveNoise:
+    """Draws the noise of a move with NumPy, because random calls take long to compile."""
+    number = len(white)
+    momentum = rng.standard_normal(white.shape)
+    jitter = rng.uniform(1 - JITTER, 1 + JITTER, number)
+    parts: Any = (momentum, jitter, rng.uniform(size=number))
+    return MoveNoise(*(part.astype(white.dtype) for part in parts))
+
+
+@jax.jit
 def _step(
-    key: PRNGKeyArray,
     ends: PathEnds,
-    white: Float[Array, "n d"],
-    fraction: Scalar | float,
-    step_size: Scalar | float,
-    num_leapfrogs: int,
-) -> tuple[Array, Array, Array]:
-    """Moves the particles, and returns their log weights there and acceptance rates."""
-    path = ends.path(np.dtype(white.dtype))
-    fraction = jnp.asarray(fraction, white.dtype)
-    steps = jnp.full(white.shape[1], step_size, white.dtype)
-
-    def one(position: Float[Array, " d"], noise: MoveNoise) -> tuple[Array, ...]:
-        point, probability = move(
-            path, path.at(position), noise, fraction, steps, num_leapfrogs
-        )
-        return point.position, point.gain, probability
-
-    return jax.vmap(one)(white, draw_noise(key, white))  # type: ignore[return-value]
+    points: AnnealedPoint,
+    noise: MoveNoise,
+    fraction: Scalar,
+    step_size: Scalar,
+    num_leapfrogs: Int[Array, ""] | int,
+) -> tuple[AnnealedPoint, Float[Array, " n"]]:
+    """Moves the particles, and returns them with their acceptance rates."""
+    path = ends.path(np.dtype(points.position.dtype))
+    steps = jnp.full(points.position.shape[1], step_size)
+    one = lambda point, noise: move(path, point, noise, fraction, steps, num_leapfrogs)
+    return jax.vmap(one)(points, noise)

@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from relbo._progress import Report, progress_bar
+from relbo._progress import Callback, Report, progress_bar, sticky
+from relbo.core.checks import check_seconds
 from relbo.core.random import KeyLike
-from relbo.evaluate import importance_estimate
+from relbo.evaluate.importance import importance_estimate, log_mean_weight
 from relbo.gaussian import WhiteningNormal, compiled_evaluate
 from relbo.problem import Problem, read
 from relbo.problem.call import Keywords
@@ -16,13 +17,13 @@ from relbo.sampling.chain_draws import ChainDraws, joined
 from relbo.sampling.continuing import generator, precision_of
 from relbo.sampling.diagnostics import effective_sample_size, rejected_in_tails
 from relbo.sampling.ensemble import Ensemble
-from relbo.sampling.evidence import EvidenceIncrement, log_mean_weight
+from relbo.sampling.evidence import EvidenceIncrement
 from relbo.sampling.findings import Finding, finding_of_necks
 from relbo.sampling.independent import Proposals
 from relbo.sampling.moving import OldDraws, best_map, effective_share, moved, resampled
 from relbo.sampling.posterior import Posterior
 from relbo.sampling.rounds import MAX_TRUSTED_REJECTED
-from relbo.sampling.site_findings import findings_of_run, findings_of_sites
+from relbo.sampling.site_findings import findings_of_run, findings_of_sites, findings_of_stop
 from relbo.sampling.spaces import constrain
 from relbo.sampling.tempering import MAX_STAGES, Particles, tempered
 from relbo.sampling.tuning import ChainTuning
@@ -49,6 +50,7 @@ class UpdatedDraws(NamedTuple):
     tuning: ChainTuning | None
     increment: EvidenceIncrement
     procedure: str
+    is_stopped: bool = False
 
 
 class Update(NamedTuple):
@@ -61,6 +63,7 @@ class Update(NamedTuple):
     draws: OldDraws
     num_chains: int
     report: Report
+    deadline: float
 
     @property
     def length(self) -> int:
@@ -79,16 +82,19 @@ def updated(
     *,
     model: Any,
     key: KeyLike | None,
+    seconds: float | None,
     progress: bool,
+    callback: Callback | None,
 ) -> Posterior:
     """Returns the posterior for new data; see `Posterior.update`."""
     started, old = time.monotonic(), posterior.problem
+    check_seconds(seconds)
     if old is None:
         raise ValueError(
             "update: a loaded posterior has no model; load it with "
             "Posterior.load(path, model, args), with the old data"
         )
-    with precision_of(posterior), progress_bar(progress) as report:
+    with precision_of(posterior), progress_bar(progress, sticky(callback)) as report:
         new = _read_new(old, args, kwargs, model)
         update = Update(
             generator(posterior, key),
@@ -98,6 +104,7 @@ def updated(
             OldDraws.of(posterior, old),
             len(posterior.sample_stats["lp"]),
             report,
+            np.inf if seconds is None else started + seconds,
         )
         found = _run(update)
         values = constrain(new, found.chains.draws)
@@ -106,6 +113,7 @@ def updated(
             *findings_of_run(new, found.chains),
             *findings_of_sites(new, found.chains, values),
             *_findings_of_necks(found.chains),
+            *findings_of_stop(found.is_stopped),
         ]
         report("update", 1.0)
     weights = posterior.log_weights
@@ -229,12 +237,11 @@ def _annealed(
         (update.old, update.new),
         start,
         normal,
-        first.log_weights,
         float(np.exp(update.log_step)),
+        update.report,
     )
     if particles.fraction < 1.0:
         raise _collapsed(first, particles.fraction)
-    update.report("update", 0.6)
     ensemble = _started(update, normal, particles)
     ensemble.warm_up(NUM_WINDOWS)
     chains = _sampled(ensemble, update.length)
@@ -246,7 +253,9 @@ def _annealed(
         "Metropolis-adjusted chains started from them. Other modes were not looked for."
     )
     increment = EvidenceIncrement(particles.log_ratio, particles.stderr)
-    return UpdatedDraws(chains, chains.sample_stats(), tuning, increment, how)
+    return UpdatedDraws(
+        chains, chains.sample_stats(), tuning, increment, how, ensemble.is_stopped
+    )
 
 
 def _collapsed(first: Proposals, fraction: float) -> ValueError:
@@ -261,7 +270,13 @@ def _collapsed(first: Proposals, fraction: float) -> ValueError:
 
 def _started(update: Update, normal: WhiteningNormal, particles: Particles) -> Ensemble:
     """Starts every chain in a particle of its own."""
-    ensemble = Ensemble(update.rng, update.new, update.num_chains)
+    ensemble = Ensemble(
+        update.rng,
+        update.new,
+        update.num_chains,
+        report=update.report,
+        deadline=update.deadline,
+    )
     tuning = update.posterior.tuning or ensemble.tuning()
     assert tuning is not None
     chosen = update.rng.permutation(len(particles.white))[: update.num_chains]
@@ -274,7 +289,7 @@ def _sampled(ensemble: Ensemble, length: int) -> ChainDraws:
     """Samples, and goes on if the draws depend too much on each other."""
     chains = ensemble.sample(length)
     share = _effective(chains) / chains.logdensity.size
-    if share < MIN_EFFECTIVE:
+    if share < MIN_EFFECTIVE and not ensemble.is_late():
         factor = min(MIN_EFFECTIVE / max(share, 0.1), 3.0)
         more = ensemble.sample(int(np.ceil(factor * length)) - length)
         chains = joined(chains, more).thinned(length)
