@@ -20,8 +20,17 @@ from relbo.evaluate.forecasts import (
 from relbo.evaluate.record import Evaluation
 from relbo.statespace.dated_series import DatedSeries, read_series
 from relbo.statespace.forecast_check import ForecastCheck, HeldOut, compare_with_held_out
-from relbo.statespace.importance import importance_draws
-from relbo.statespace.structural import Slope, StructuralModel
+from relbo.statespace.importance import ImportanceDraws, draw_by_importance
+from relbo.statespace.structural import Trend
+from relbo.statespace.trend_kinds import (
+    TREND_KINDS,
+    PaddedSeries,
+    SeriesWithTrend,
+    TrendKind,
+    TrendProgram,
+    forecast_draws,
+    trend_of,
+)
 
 Transform = Literal["auto", "none", "log"]
 LEVELS = (0.025, 0.25, 0.5, 0.75, 0.975)
@@ -65,7 +74,8 @@ class SeriesForecast:
         **how: Any,
     ):
         self._series, self._season, self._key, self._how = series, season, key, how
-        self._fitted = _fit(key, series.values, horizon, season, **how)
+        self._num_steps = len(series.values) + horizon
+        self._fitted = self._fit(series.values, horizon, **how)
         self.index = series.labels_ahead(horizon)
 
     @property
@@ -123,19 +133,25 @@ class SeriesForecast:
         weights = self._fitted.weights
         number = min(horizon, len(series) // 3)
         held_out: HeldOut | None = None
-        before = np.concatenate([np.full(number, np.nan), series[:-number]])
+        before = series[:-number]
         if (
             np.isfinite(series[-number:]).any()
             and np.isfinite(before).sum() > 2 * self._cycle + 3
         ):
-            # Missing values in front, so that the compiled program is used again.
             how = {**self._how, "transform": self.transform}
-            fitted = _fit(self._key, before, horizon, self._season, **how)
+            fitted = self._fit(before, horizon, **how)
             with jax.enable_x64(True):
                 held_out = compare_with_held_out(
                     fitted.distribution, series[:-number], series[-number:], self._cycle
                 )
         return ForecastCheck.of(weights, held_out)
+
+    def _fit(self, values: Float[np.ndarray, " t"], horizon: int, **how: Any) -> _Fitted:
+        # As many steps each time, so that the compiled program is used again.
+        with jax.enable_x64(True):
+            program = _program(self._season)
+            reader = _Reader(program, values, horizon, self._num_steps)
+            return _fit(self._key, reader, **how)
 
     @property
     def _cycle(self) -> int:
@@ -215,75 +231,97 @@ def _is_positive(values: Float[np.ndarray, " t"]) -> bool:
     return bool(np.nanmin(values) > 0)
 
 
+class _Input(NamedTuple):
+    """A series under one transform."""
+
+    program: TrendProgram
+    padded: PaddedSeries
+    horizon: int
+    transform: Any
+    log_change: float
+    """The log density of the series less that of the transformed series."""
+
+
+class _Reader(NamedTuple):
+    """A series, to be transformed and padded."""
+
+    program: TrendProgram
+    values: Float[np.ndarray, " t"]
+    horizon: int
+    num_steps: int
+    """Number of steps of the padded series."""
+
+    def transformed(self, transform: str) -> _Input:
+        is_log = transform == "log"
+        series = np.log(self.values) if is_log else self.values
+        # d log(x) / dx = 1 / x
+        change = -float(np.nansum(series)) if is_log else 0.0
+        padded = self.program.pad(series, self.num_steps)
+        return _Input(self.program, padded, self.horizon, transform, change)
+
+
 def _fit(
-    key: PRNGKeyArray,
-    values: Float[np.ndarray, " t"],
-    horizon: int,
-    season: int | None,
-    *,
-    transform: Transform,
-    num_draws: int,
+    key: PRNGKeyArray, reader: _Reader, *, transform: Transform, num_draws: int
 ) -> _Fitted:
     """Chooses a transform by its evidence, then averages over the kinds of trend."""
-    _model(season, "slow").scale_of(values)  # raises, with a message about the series
     choices = {"none": ["none"], "log": ["log"], "auto": ["none", "log"]}[transform]
-    if not _is_positive(values):
+    if not _is_positive(reader.values):
         choices = ["none"]
-    with jax.enable_x64(True):
-        fit = lambda slope, name: _Fit(key, _model(season, slope), values, name, num_draws)
-        fits = {name: fit("slow", name) for name in choices}
-        chosen = max(fits, key=lambda name: fits[name].log_evidence)
-        others = [fit(slope, chosen) for slope in ("fast", "none")]
-        return _average([fits[chosen], *others], horizon, num_draws)
+    inputs = {name: reader.transformed(name) for name in choices}
+    slow = {name: _Fit.of(key, given, "slow", num_draws) for name, given in inputs.items()}
+    chosen = max(slow, key=lambda name: slow[name].log_evidence)
+    others: list[TrendKind] = [kind for kind in TREND_KINDS if kind != "slow"]
+    fits = [_Fit.of(key, inputs[chosen], kind, num_draws) for kind in others]
+    return _average(inputs[chosen], [slow[chosen], *fits], num_draws)
 
 
-class _Fit:
-    """The posterior of a series under one model and one transform."""
+class _Fit(NamedTuple):
+    """The posterior of a series under one kind of trend."""
 
-    def __init__(
-        self,
-        key: PRNGKeyArray,
-        model: StructuralModel,
-        values: Float[np.ndarray, " t"],
-        transform: Any,
-        num_draws: int,
-    ):
-        self.model, self.transform = model, transform
-        self.series = np.log(values) if transform == "log" else values
-        self.found = importance_draws(key, model, self.series, num_draws=num_draws)
-        # Of the series itself: d log(x) / dx = 1 / x
-        change = np.nansum(self.series) if transform == "log" else 0.0
-        self.log_evidence = self.found.evidence.value - float(change)
+    kind: TrendKind
+    trend: Trend
+    found: ImportanceDraws
+    log_evidence: float
+    """Of the series itself, so that transforms can be compared."""
 
-    def forecast(self, horizon: int, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns means and standard deviations by draw, for some of the draws."""
-        ahead = self.model.forecast(self.found.draws, self.series, horizon)
-        chosen = np.linspace(0, len(ahead.loc) - 1, number).round().astype(int)
-        return np.asarray(ahead.loc)[chosen], np.asarray(ahead.scale)[chosen]
+    @classmethod
+    def of(cls, key: PRNGKeyArray, given: _Input, kind: TrendKind, num_draws: int) -> "_Fit":
+        trend = trend_of(kind, given.padded)
+        data = SeriesWithTrend(given.padded, trend)
+        found = draw_by_importance(key, given.program, data, num_draws=num_draws)
+        return cls(kind, trend, found, found.evidence.value + given.log_change)
 
 
-def _average(fits: list[_Fit], horizon: int, num_draws: int) -> _Fitted:
+def _average(given: _Input, fits: list[_Fit], num_draws: int) -> _Fitted:
     """Mixes forecasts in proportion to the evidence of their models."""
     log_evidences = np.array([fit.log_evidence for fit in fits])
     total = float(np.logaddexp.reduce(log_evidences))
     shares = np.exp(log_evidences - total)
-    numbers = [round(num_draws * float(share)) for share in shares]
-    parts = [
-        fit.forecast(horizon, number)
-        for fit, number in zip(fits, numbers, strict=True)
-        if number
-    ]
-    loc, scale = (np.concatenate(leaves) for leaves in zip(*parts, strict=True))
-    transform = fits[0].transform
-    kind = LogNormalMixtureForecast if transform == "log" else NormalMixtureForecast
-    used = [fit.found.evidence for fit, number in zip(fits, numbers, strict=True) if number]
-    worst = min(used, key=lambda weights: weights.ess or 0.0)
+    ends = np.rint(num_draws * np.cumsum(shares)).astype(int)
+    numbers = np.diff(ends, prepend=0).tolist()
+    used = [(fit, number) for fit, number in zip(fits, numbers, strict=True) if number]
+    draws, trends = (
+        jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+        for parts in zip(*(_some_draws(fit, number) for fit, number in used), strict=True)
+    )
+    ahead = forecast_draws(given.program, given.horizon, given.padded, draws, trends)
+    kind = LogNormalMixtureForecast if given.transform == "log" else NormalMixtureForecast
+    worst = min((fit.found.evidence for fit, _ in used), key=lambda one: one.ess or 0.0)
     log_evidence = total - float(np.log(len(fits)))
-    trends = {fit.model.slope: float(s) for fit, s in zip(fits, shares, strict=True)}
-    return _Fitted(transform, log_evidence, trends, worst, kind(loc, scale))
+    probabilities = {fit.kind: float(s) for fit, s in zip(fits, shares, strict=True)}
+    return _Fitted(given.transform, log_evidence, probabilities, worst, kind(*ahead))
+
+
+def _some_draws(fit: _Fit, number: int) -> tuple[dict[str, np.ndarray], Trend]:
+    """Returns evenly spaced draws, and the trend for each of them."""
+    draws = {name: np.asarray(values) for name, values in fit.found.draws.items()}
+    length = len(next(iter(draws.values())))
+    chosen = np.linspace(0, length - 1, number).round().astype(int)
+    trends = Trend(*(np.full(number, value) for value in fit.trend))
+    return {name: values[chosen] for name, values in draws.items()}, trends
 
 
 @lru_cache
-def _model(season: int | None, slope: Slope) -> StructuralModel:
-    """One model for each season, because programs are compiled once for each model."""
-    return StructuralModel(season, slope=slope)
+def _program(season: int | None) -> TrendProgram:
+    """One program for each season, because it is compiled once for each object."""
+    return TrendProgram(season)
