@@ -26,7 +26,7 @@ VALUES = {
 }
 
 
-@pytest.mark.parametrize("kind", TREND_KINDS)
+@pytest.mark.parametrize("kind", ["slow", "fast", "none"])
 def test_each_kind_is_the_structural_model_of_that_slope(x64, kind):
     program, model = TrendProgram(4), StructuralModel(4, slope=kind)
     padded = program.pad(SERIES, 46)
@@ -43,6 +43,21 @@ def test_each_kind_is_the_structural_model_of_that_slope(x64, kind):
     ahead = model.forecast(draws, SERIES, 6)
     np.testing.assert_allclose(mean, ahead.loc, rtol=1e-7)
     np.testing.assert_allclose(scale, ahead.scale, rtol=1e-7)
+
+
+def test_a_damped_trend_levels_off(x64):
+    program = TrendProgram(None)
+    padded = program.pad(SERIES, 240)
+    draws = {name: jnp.full(1, VALUES[name]) for name in VALUES if name != "seasonal_scale"}
+    ahead = {}
+    for kind in TREND_KINDS:
+        trends = Trend(*(jnp.full(1, value) for value in trend_of(kind, padded)))
+        ahead[kind] = np.asarray(forecast_draws(program, 200, padded, draws, trends)[0][0])
+    last_rise = {kind: path[-1] - path[-2] for kind, path in ahead.items()}
+    first_rise = {kind: path[1] - path[0] for kind, path in ahead.items()}
+    assert last_rise["slow"] > 0.3
+    assert 0 <= last_rise["damped"] < 0.02 * first_rise["damped"]
+    assert ahead["damped"][-1] > SERIES[-1]
 
 
 def test_a_model_with_a_slope_has_the_priors_of_the_program(x64):

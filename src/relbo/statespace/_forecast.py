@@ -35,6 +35,8 @@ from relbo.statespace.trend_kinds import (
 Transform = Literal["auto", "none", "log"]
 LEVELS = (0.025, 0.25, 0.5, 0.75, 0.975)
 """The quantiles of the frame and the picture: the median, half and 95 % of the probability."""
+_HOPELESS = 10.0
+"""A transform whose log evidence is lower by this for one trend is not tried for the others."""
 _HISTORY_SHOWN = 3
 """How many times the horizon of the past the picture shows."""
 
@@ -90,7 +92,7 @@ class SeriesForecast:
 
     @property
     def trends(self) -> dict[str, float]:
-        """The probability of each kind of trend (`slope` of `StructuralModel`)."""
+        """The probability of each kind of trend: `"none"`, or how its slope changes."""
         return self._fitted.trends
 
     @property
@@ -187,8 +189,9 @@ def forecast(
 ) -> SeriesForecast:
     """Forecasts a series: a trend, seasons and noise, with their scales integrated out.
 
-    The model is `StructuralModel`: without a trend, with one whose slope changes slowly, and
-    with one whose slope changes fast, each with the share that its evidence gives it. The
+    The model is `StructuralModel`: without a trend, with a slope that changes slowly, with one
+    that changes fast, and with one that also decays, each with the share that its evidence
+    gives it. The
     Kalman filter integrates the path of trend and seasons out, adaptive importance sampling
     integrates over the scales, and the forecast is a mixture over their draws. It is computed
     in float64.
@@ -263,16 +266,23 @@ class _Reader(NamedTuple):
 def _fit(
     key: PRNGKeyArray, reader: _Reader, *, transform: Transform, num_draws: int
 ) -> _Fitted:
-    """Chooses a transform by its evidence, then averages over the kinds of trend."""
+    """Averages over the kinds of trend, under the transform with the larger evidence."""
     choices = {"none": ["none"], "log": ["log"], "auto": ["none", "log"]}[transform]
     if not _is_positive(reader.values):
         choices = ["none"]
-    inputs = {name: reader.transformed(name) for name in choices}
-    slow = {name: _Fit.of(key, given, "slow", num_draws) for name, given in inputs.items()}
-    chosen = max(slow, key=lambda name: slow[name].log_evidence)
-    others: list[TrendKind] = [kind for kind in TREND_KINDS if kind != "slow"]
-    fits = [_Fit.of(key, inputs[chosen], kind, num_draws) for kind in others]
-    return _average(inputs[chosen], [slow[chosen], *fits], num_draws)
+    inputs = [reader.transformed(name) for name in choices]
+    first = [_Fit.of(key, given, TREND_KINDS[0], num_draws) for given in inputs]
+    best = max(fit.log_evidence for fit in first)
+    averages = [
+        _average(given, [fit, *_other_fits(key, given, num_draws)], num_draws)
+        for given, fit in zip(inputs, first, strict=True)
+        if fit.log_evidence > best - _HOPELESS
+    ]
+    return max(averages, key=lambda fitted: fitted.log_evidence)
+
+
+def _other_fits(key: PRNGKeyArray, given: _Input, num_draws: int) -> list["_Fit"]:
+    return [_Fit.of(key, given, kind, num_draws) for kind in TREND_KINDS[1:]]
 
 
 class _Fit(NamedTuple):

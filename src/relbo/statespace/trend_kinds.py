@@ -14,8 +14,10 @@ from relbo.statespace.distributions import LinearGaussianSeries
 from relbo.statespace.linear_gaussian import LinearGaussian
 from relbo.statespace.structural import SeriesScale, StructuralModel, Trend
 
-TrendKind = Literal["slow", "fast", "none"]
+TrendKind = Literal["slow", "fast", "damped", "none"]
 TREND_KINDS: tuple[TrendKind, ...] = get_args(TrendKind)
+_DAMPING = 0.97
+"""The share of a damped slope that is left after a step: half of it after 23 steps."""
 _STEPS = 24
 """Series are padded to a multiple of this length, because programs are compiled by length."""
 
@@ -75,10 +77,17 @@ class TrendProgram:
 
 
 def trend_of(kind: TrendKind, padded: PaddedSeries) -> Trend:
-    """Returns the numbers of a kind of trend (`slope` of `StructuralModel`)."""
+    """Returns the numbers of a kind of trend.
+
+    Args:
+        kind: as `slope` of `StructuralModel`, or `"damped"`: the slope may change as much as a
+            fast one, and decays to zero.
+        padded: the series.
+    """
     # Without a slope the size does not matter, but it must be positive.
-    size = 1.0 if kind == "fast" else np.sqrt(3.0) / float(padded.scale.length)
-    numbers = (float(kind != "none"), size, 1.0)
+    is_fast = kind in ("fast", "damped")
+    size = 1.0 if is_fast else np.sqrt(3.0) / float(padded.scale.length)
+    numbers = (float(kind != "none"), size, _DAMPING if kind == "damped" else 1.0)
     return Trend(*(jnp.asarray(number, padded.values.dtype) for number in numbers))
 
 
