@@ -35,7 +35,7 @@ from relbo.statespace.trend_kinds import (
 Transform = Literal["auto", "none", "log"]
 LEVELS = (0.025, 0.25, 0.5, 0.75, 0.975)
 """The quantiles of the frame and the picture: the median, half and 95 % of the probability."""
-_HOPELESS = 10.0
+_HOPELESS = 3.0
 """A transform whose log evidence is lower by this for one trend is not tried for the others."""
 _HISTORY_SHOWN = 3
 """How many times the horizon of the past the picture shows."""
