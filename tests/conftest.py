@@ -9,6 +9,7 @@ import jaxtyping
 import pytest
 from jaxtyping import install_import_hook
 
+from browser import driver
 from compilation import compile_fast
 
 compile_fast()
@@ -72,3 +73,14 @@ def _room_for_compiled_programs():
 def _maps_in_use() -> int:
     maps = Path("/proc/self/maps")
     return maps.read_bytes().count(b"\n") if maps.exists() else 0
+
+
+@pytest.fixture(scope="session")
+def page(tmp_path_factory):
+    """One page of Chromium."""
+    chromium = driver()
+    if not chromium.EXECUTABLE:
+        pytest.skip("Chromium is not installed")
+    pytest.importorskip("websocket")
+    with chromium.browser(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
+from browser import check_page
+
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 
@@ -40,6 +42,31 @@ def test_parts_are_printed_in_turn_and_the_last_line_is_the_page(demo, tmp_path,
     assert page.count("data:image/png") == 2
     assert "a &lt; b" in page
     assert page.index("Sentence 1.") < page.index("Sentence 2.")
+
+
+@pytest.fixture(scope="module")
+def demo_page(demo, tmp_path_factory):
+    """The page of four stand-in pictures, in the size of the real ones, with long lines."""
+    figures = [Figure(figsize=(9, 3.4)) for _ in range(4)]
+    for figure in figures:
+        figure.subplots().plot([0, 1])
+    lines = ["Do not trust it yet. " * 12, "a_long_name_without_spaces" * 8]
+    made = lambda figure: sys.modules["demo_parts"].Result("It works. " * 20, figure, lines)
+    parts = [part(demo, lambda f=f: made(f), "A part") for f in figures]
+    directory = tmp_path_factory.mktemp("demo")
+    demo.run(parts, directory)
+    return directory / "demo.html"
+
+
+@pytest.mark.parametrize("width", [1200, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_fits_without_errors_or_requests(page, demo_page, width, scheme):
+    check_page(page, demo_page, width, scheme)
+    assert page.run("document.images.length") == 4
+    # On a phone a picture scrolls inside its frame, so that its text stays readable.
+    assert page.run("Math.min(...Array.from(document.images, (i) => i.width))") >= 390
+    described = "Array.from(document.images).every((i) => i.alt.length > 0)"
+    assert page.run(described)
 
 
 def test_a_part_without_its_package_is_left_out_with_a_word(demo, tmp_path, capsys):

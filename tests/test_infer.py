@@ -100,3 +100,20 @@ def test_a_minibatch_in_the_arguments_is_refused_before_training():
 
     with pytest.raises(ValueError, match=r"^args: the plates \['rows'\]"):
         relbo.infer(0, given_batch, (X[:64], Y[:64]), progress=False)
+
+
+def test_a_log_density_in_place_of_a_model_is_named():
+    def logdensity(position):
+        return -0.5 * position**2
+
+    for args in ((), (0.0,)):
+        with pytest.raises((TypeError, ValueError), match="model_from_logdensity"):
+            relbo.infer(0, logdensity, args, progress=False)
+
+
+def test_missing_arguments_of_a_model_are_named():
+    def model(x, y, *, scale):
+        numpyro.sample("z", dist.Normal(0.0, scale))
+
+    with pytest.raises(TypeError, match=r"its arguments \['y', 'scale'\] are missing"):
+        relbo.infer(0, model, (1.0,), progress=False)

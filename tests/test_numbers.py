@@ -240,6 +240,26 @@ def rows_of_carbon_dioxide():
         yield f"| {name} | {' | '.join(cells)} | {100 * coverage:.1f} % |"
 
 
+def rows_of_forecasts():
+    """The whole table: a series, then its methods."""
+    found = newest("forecasts")["scores"]
+    lines = []
+    for series, rows in found.items():
+        number = rows["relbo"]["windows"]
+        lines.append(f"| **{series}**, {number} windows | | | | |")
+        for method, row in rows.items():
+            mae, interval = (three_digits(row[name]) for name in ("MAE", "interval score"))
+            coverage = f"{100 * row['coverage']:.1f} %"
+            lines.append(
+                f"| {method} | {mae} | {interval} | {row['log score']:.3f} | {coverage} |"
+            )
+    yield "\n".join(lines)
+
+
+def three_digits(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
 SHOWN = [
     ("benchmarks", rows_of_trust),
     ("methods", phrases_of_trust),
@@ -254,6 +274,7 @@ SHOWN = [
     ("state_space", rows_of_state_space),
     ("benchmarks", rows_of_the_funnel),
     ("state_space", rows_of_carbon_dioxide),
+    ("state_space", rows_of_forecasts),
 ]
 
 

@@ -28,8 +28,11 @@ def test_lines_are_visible_unless_logging_is_configured(monkeypatch, capsys):
     monkeypatch.setattr(_progress.logger, "hasHandlers", lambda: False)
     with _progress.progress_bar(True) as report:
         report("fit", 1.0)
+        # A package that is imported meanwhile may configure the root logger.
+        assert not _progress.logger.propagate
     assert "relbo: fit 100%" in capsys.readouterr().err
     assert _progress.logger.handlers == []
+    assert _progress.logger.propagate
 
 
 @pytest.fixture

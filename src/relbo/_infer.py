@@ -14,13 +14,14 @@ from relbo._devices import agreed, spread_over
 from relbo._progress import Callback, sticky
 from relbo.core.random import KeyLike, as_key
 from relbo.problem import Problem, read
-from relbo.problem.call import Keywords, checked_call
+from relbo.problem.call import Call, Keywords, checked_call
 from relbo.problem.plates import (
     subsampled_plates,
     with_jax_arrays,
     with_stratified_minibatches,
     with_whole_data,
 )
+from relbo.problem.refusals import refuse_missing_arguments
 from relbo.sampling import Posterior, sample
 from relbo.sampling._sample import (
     SamplingMethod,
@@ -105,6 +106,7 @@ def infer(
     check_sample_options(method, num_draws, num_chains, seconds)
     check_start(start, guide, method)
     args, kwargs = checked_call(args, kwargs)
+    refuse_missing_arguments(model, Call(args, kwargs))
     plates = subsampled_plates(model, args, kwargs)
     target = model
     if plates:

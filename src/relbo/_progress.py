@@ -126,9 +126,12 @@ def _visible_logger() -> Iterator[None]:
     handler.setFormatter(logging.Formatter("relbo: %(message)s"))
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
+    # Packages that are imported meanwhile may configure the root logger.
+    propagates, logger.propagate = logger.propagate, False
     try:
         yield
     finally:
+        logger.propagate = propagates
         logger.removeHandler(handler)
         logger.setLevel(logging.NOTSET)
 

@@ -29,9 +29,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as stop:
         return int(stop.code or DONE)
     command = arguments.pop("command")
-    interrupted = f"interrupted; to run it again: {shlex.join(['relbo', *argv])}"
+    interrupted = f"interrupted; to {_go_on(arguments)}: {shlex.join(['relbo', *argv])}"
     with interruptible(f"relbo: {command}: {interrupted}"):
         return _run(command, arguments, interrupted)
+
+
+def _go_on(arguments: dict[str, Any]) -> str:
+    """Says what the same command does: the training of a guide continues."""
+    options = ("kernel", "refine_steps", "train_steps")
+    has_guide = any(arguments.get(name) is not None for name in options)
+    return "continue the training" if has_guide else "run it again"
 
 
 def _run(command: str, arguments: dict[str, Any], interrupted: str) -> int:

@@ -10,12 +10,15 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 
 import relbo
 from relbo import cli
 from relbo.commands import InputError
 from relbo.commands.data_file import match_arguments, read_data
+from relbo.commands.expected_time import announcement, expected_seconds
 from relbo.commands.fit import KERNELS
 from relbo.commands.fit_figures import choose_parameters
 from relbo.commands.model_file import load_model
@@ -285,6 +288,64 @@ def test_guide_options_train_a_guide(
     assert seen["sample"]["params"] == "trained parameters"
     assert seen["sample"]["num_draws"] == 100
     assert "went well" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [(("--train-steps", "10"), "continue the training"), ((), "run it again")],
+)
+def test_an_interruption_says_what_the_same_command_does(
+    monkeypatch, model_file, data_file, tmp_path, capsys, options, words
+):
+    def interrupt(*_, **given):
+        if "checkpoint_dir" in given:
+            given["checkpoint_dir"].mkdir()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(relbo, "fit", interrupt)
+    monkeypatch.setattr(relbo, "infer", interrupt)
+    out = tmp_path / "out"
+    assert fit(f"{model_file}:model", "--data", data_file, "--out", out, *options) == 1
+    assert f"interrupted; to {words}: relbo fit" in capsys.readouterr().err
+    assert (out / "training").exists() == bool(options)
+
+
+def test_a_completed_training_leaves_no_checkpoints(
+    calls, monkeypatch, model_file, data_file, tmp_path
+):
+    class Trained:
+        params, message, result = {}, "went well", "converged"
+
+    def train(*_, checkpoint_dir, **__):
+        checkpoint_dir.mkdir()
+        return Trained
+
+    monkeypatch.setattr(relbo, "fit", train)
+    monkeypatch.setattr(relbo, "sample", lambda *_, **__: a_posterior())
+    out = tmp_path / "out"
+    options = ("--train-steps", 10, "--out", out)
+    assert fit(f"{model_file}:model", "--data", data_file, *options) == 0
+    assert not (out / "training").exists()
+
+
+def test_a_run_says_first_how_long_it_takes(calls, model_file, data_file, tmp_path, capsys):
+    assert fit(f"{model_file}:model", "--data", data_file, "--out", tmp_path / "out") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("This takes about ")
+    assert max(map(len, lines)) <= 80 or str(tmp_path) in max(lines, key=len)
+
+
+def test_the_expected_time_grows_with_the_draws_and_names_long_runs():
+    def model(y):
+        mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
+        numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+    few = expected_seconds(model, {"y": np.ones(3)}, 4_000)
+    many = expected_seconds(model, {"y": np.ones(3)}, 400_000_000)
+    assert few < 60 < many
+    assert announcement(7.0) == "This takes about 5 s, longer if the posterior is difficult."
+    assert announcement(700.0).startswith("This is a long run: about 12 min")
+    assert "not known" in announcement(expected_seconds(lambda y: None, {"y": 1.0}, 100))
 
 
 def test_parser_offers_every_kernel():

@@ -1,5 +1,6 @@
 """Decisions and calibration against sums by hand."""
 
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -62,3 +63,15 @@ def test_calibrated_probabilities_have_a_small_error():
 def test_fewer_than_one_bin_raises_an_error():
     with pytest.raises(ValueError, match="num_bins: expected an integer of 1 or more, got 0"):
         reliability(forecast([0.5, 0.5]), jnp.array([0]), num_bins=0)
+
+
+def test_probabilities_may_be_an_array():
+    utility = jnp.array([[0.0, -10.0], [-1.0, 4.0]])
+    rows = ([0.95, 0.05], [0.5, 0.5])
+    found, expected = decide(np.array(rows), utility), decide(forecast(*rows), utility)
+    np.testing.assert_array_equal(found.action, expected.action)
+    np.testing.assert_allclose(found.expected_utility, expected.expected_utility, rtol=1e-5)
+    assert jax.jit(decide)(np.array(rows), utility).action.tolist() == found.action.tolist()
+    for wrong in (np.array([0, 1, 1]), np.array([[1.5, -0.5]]), 0.3):
+        with pytest.raises(ValueError, match="forecast: expected a CategoricalForecast"):
+            decide(wrong, utility)

@@ -1,8 +1,11 @@
 """Runs `relbo fit`: infers a posterior and writes it with a summary and figures."""
 
+import contextlib
+import shutil
+import textwrap
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +17,7 @@ import numpy as np
 import relbo
 from relbo.commands import InputError
 from relbo.commands.data_file import describe_shapes, match_arguments, read_data
+from relbo.commands.expected_time import announcement, expected_seconds
 from relbo.commands.fit_figures import draw_figures
 from relbo.commands.model_file import first_line, load_model, location
 from relbo.commands.output import exclusive, rescued, written_at_once
@@ -28,6 +32,7 @@ KERNELS: dict[str, Callable[[], Any]] = {
 }
 
 _ROWS_SHOWN = 40
+_COLUMNS = 80
 
 
 class FitRequest(NamedTuple):
@@ -74,8 +79,9 @@ def run_fit(request: FitRequest) -> None:
         problem = _read(request)
         directory = request.out or Path("relbo-out") / request.file.stem
         with exclusive(directory):
+            _announce(request, problem)
             start = time.perf_counter()
-            posterior = _infer(request, problem)
+            posterior = _infer(request, problem, directory)
             seconds = time.perf_counter() - start
             num_chains = len(posterior.sample_stats["lp"])
             table, verdict = posterior.summary(), _verdict(posterior, problem.trial)
@@ -111,11 +117,21 @@ def _read(request: FitRequest) -> _ModelWithData:
     return _ModelWithData(model, data, trial)
 
 
-def _infer(request: FitRequest, problem: _ModelWithData) -> Posterior:
+def _announce(request: FitRequest, problem: _ModelWithData) -> None:
+    """Says how long the run takes, before it starts."""
+    if request.wants_guide:
+        print("A guide is trained first; the progress says how long it takes.", flush=True)
+    else:
+        seconds = expected_seconds(problem.model, problem.data, request.num_draws)
+        print(announcement(seconds), flush=True)
+
+
+def _infer(request: FitRequest, problem: _ModelWithData, directory: Path) -> Posterior:
     model, data, _ = problem
     try:
         if request.wants_guide:
-            return _infer_from_guide(request, problem)
+            with _resumable(directory) as checkpoints:
+                return _infer_from_guide(request, problem, checkpoints)
         return relbo.infer(jr.key(request.seed), model, (), data, num_draws=request.num_draws)
     except ValueError as error:
         raised_in = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
@@ -125,7 +141,17 @@ def _infer(request: FitRequest, problem: _ModelWithData) -> Posterior:
         raise InputError(f"{request.target}: {first_line(error)}") from error
 
 
-def _infer_from_guide(request: FitRequest, problem: _ModelWithData) -> Posterior:
+@contextlib.contextmanager
+def _resumable(directory: Path) -> Iterator[Path]:
+    """Yields a directory for checkpoints, which are removed when the run is complete."""
+    checkpoints = directory / "training"
+    yield checkpoints
+    shutil.rmtree(checkpoints, ignore_errors=True)
+
+
+def _infer_from_guide(
+    request: FitRequest, problem: _ModelWithData, checkpoints: Path
+) -> Posterior:
     model, data, _ = problem
     kernel = KERNELS[request.kernel or "underdamped"]()
     num_steps = 8 if request.refine_steps is None else request.refine_steps
@@ -134,6 +160,7 @@ def _infer_from_guide(request: FitRequest, problem: _ModelWithData) -> Posterior
     training: dict[str, Any] = {}
     if request.train_steps is not None:
         training["num_iterations"] = request.train_steps
+    training["checkpoint_dir"] = checkpoints
     fitted = relbo.fit(fit_key, model, (), data, guide=guide, **training)
     print(f"guide: {fitted.message}")
     posterior = relbo.sample(
@@ -173,7 +200,8 @@ def _verdict(posterior: Posterior, trial: ModelTrial) -> str:
         )
     if trial.discrete:
         lines.append(f"Summed out: {', '.join(trial.discrete)}.")
-    return "\n".join(lines) + "\n"
+    paragraphs = "\n".join(lines).splitlines()
+    return "\n".join(textwrap.fill(line, _COLUMNS) for line in paragraphs) + "\n"
 
 
 def _write(posterior: Posterior, summary: str, directory: Path) -> None:

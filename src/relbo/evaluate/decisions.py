@@ -6,7 +6,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, Int, Scalar
 
 from relbo.core.checks import check_integer
+from relbo.core.parameters import is_traced
 from relbo.evaluate.forecasts import CategoricalForecast
+
+_SUM_ERROR = 1e-3
+"""By how much a sum of given probabilities may differ from one."""
 
 
 class Decision(NamedTuple):
@@ -18,13 +22,13 @@ class Decision(NamedTuple):
     """Its expected utility."""
 
 
-def decide(forecast: CategoricalForecast, utility: ArrayLike) -> Decision:
+def decide(forecast: CategoricalForecast | ArrayLike, utility: ArrayLike) -> Decision:
     r"""Returns the action with the highest expected utility.
 
     $$a^*(x) = \arg\max_a \sum_y p(y \mid x)\, u(a, y)$$
 
     Args:
-        forecast: probabilities of the classes.
+        forecast: probabilities of the classes, along the last axis of an array.
         utility: the utility of each action (row) in each class (column).
 
     Returns:
@@ -36,12 +40,11 @@ def decide(forecast: CategoricalForecast, utility: ArrayLike) -> Decision:
         >>> import jax.numpy as jnp
         >>> utility = jnp.vstack([jnp.eye(3), jnp.full((1, 3), 0.5)])
         >>> sure, unsure = [0.9, 0.1, 0.0], [0.4, 0.3, 0.3]
-        >>> forecast = CategoricalForecast(jnp.log(jnp.array([sure, unsure])))
-        >>> decide(forecast, utility).action.tolist()
+        >>> decide(jnp.array([sure, unsure]), utility).action.tolist()
         [0, 3]
     """
     utility = jnp.asarray(utility)
-    probabilities = jnp.exp(forecast.log_probs)
+    probabilities = _probabilities(forecast)
     if utility.ndim != 2 or utility.shape[1] != probabilities.shape[-1]:
         raise ValueError(
             f"utility: expected one row per action and {probabilities.shape[-1]} columns, one "
@@ -49,6 +52,22 @@ def decide(forecast: CategoricalForecast, utility: ArrayLike) -> Decision:
         )
     expected = probabilities @ utility.T
     return Decision(jnp.argmax(expected, axis=-1), jnp.max(expected, axis=-1))
+
+
+def _probabilities(forecast: CategoricalForecast | ArrayLike) -> Float[Array, "... classes"]:
+    if isinstance(forecast, CategoricalForecast):
+        return jnp.exp(forecast.log_probs)
+    given = jnp.asarray(forecast, jnp.result_type(float))
+    is_sound = given.ndim > 0 and (
+        is_traced(given)
+        or bool(jnp.all(given >= 0) & jnp.all(jnp.abs(given.sum(axis=-1) - 1) < _SUM_ERROR))
+    )
+    if not is_sound:
+        raise ValueError(
+            "forecast: expected a CategoricalForecast, or probabilities that add up to one "
+            f"along the last axis, got the shape {given.shape}; draws are averaged first"
+        )
+    return given
 
 
 class Reliability(NamedTuple):

@@ -47,7 +47,10 @@ def refuse_discrete(trace: dict[str, Sites]) -> None:
 
 def refuse_without_latents(trace: dict[str, Sites]) -> None:
     if not latent_names(trace):
-        raise ValueError("the model has no latent site: there is nothing to infer")
+        raise ValueError(
+            "the model has no latent site: there is nothing to infer (if it is a function that "
+            "returns a log density, pass relbo.model_from_logdensity(function, position))"
+        )
 
 
 def refuse_free_parameters(trace: dict[str, Sites], params: dict[str, PyTree]) -> None:
@@ -168,6 +171,27 @@ def refuse_missing_data(what: str) -> None:
         "climb the model's density and need its data: pass what was passed for training, or "
         f"{_KEEP_DATA}"
     )
+
+
+def refuse_missing_arguments(model: Any, call: Call) -> None:
+    """Refuses a call without arguments that the model requires."""
+    try:
+        signature = inspect.signature(model)
+    except (TypeError, ValueError):
+        return  # not a function; its own reader refuses wrong arguments
+    required = [
+        name
+        for name, parameter in signature.parameters.items()
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    missing = [name for name in required[len(call.args) :] if name not in call.kwargs]
+    if missing:
+        raise TypeError(
+            f"model: its arguments {missing} are missing: pass them as args=(...) or "
+            "kwargs={...} (if it is a function that returns a log density, pass "
+            "relbo.model_from_logdensity(function, position) instead)"
+        )
 
 
 def refuse_incomplete_call(

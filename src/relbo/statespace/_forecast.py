@@ -20,12 +20,23 @@ from relbo.evaluate.forecasts import (
 from relbo.evaluate.record import Evaluation
 from relbo.statespace.dated_series import DatedSeries, read_series
 from relbo.statespace.forecast_check import ForecastCheck, HeldOut, compare_with_held_out
-from relbo.statespace.importance import importance_draws
-from relbo.statespace.structural import Slope, StructuralModel
+from relbo.statespace.importance import ImportanceDraws, draw_by_importance
+from relbo.statespace.structural import Trend
+from relbo.statespace.trend_kinds import (
+    TREND_KINDS,
+    PaddedSeries,
+    SeriesWithTrend,
+    TrendKind,
+    TrendProgram,
+    forecast_draws,
+    trend_of,
+)
 
 Transform = Literal["auto", "none", "log"]
 LEVELS = (0.025, 0.25, 0.5, 0.75, 0.975)
 """The quantiles of the frame and the picture: the median, half and 95 % of the probability."""
+_HOPELESS = 3.0
+"""A transform whose log evidence is lower by this for one trend is not tried for the others."""
 _HISTORY_SHOWN = 3
 """How many times the horizon of the past the picture shows."""
 
@@ -65,7 +76,8 @@ class SeriesForecast:
         **how: Any,
     ):
         self._series, self._season, self._key, self._how = series, season, key, how
-        self._fitted = _fit(key, series.values, horizon, season, **how)
+        self._num_steps = len(series.values) + horizon
+        self._fitted = self._fit(series.values, horizon, **how)
         self.index = series.labels_ahead(horizon)
 
     @property
@@ -80,7 +92,7 @@ class SeriesForecast:
 
     @property
     def trends(self) -> dict[str, float]:
-        """The probability of each kind of trend (`slope` of `StructuralModel`)."""
+        """The probability of each kind of trend: `"none"`, or how its slope changes."""
         return self._fitted.trends
 
     @property
@@ -123,19 +135,25 @@ class SeriesForecast:
         weights = self._fitted.weights
         number = min(horizon, len(series) // 3)
         held_out: HeldOut | None = None
-        before = np.concatenate([np.full(number, np.nan), series[:-number]])
+        before = series[:-number]
         if (
             np.isfinite(series[-number:]).any()
             and np.isfinite(before).sum() > 2 * self._cycle + 3
         ):
-            # Missing values in front, so that the compiled program is used again.
             how = {**self._how, "transform": self.transform}
-            fitted = _fit(self._key, before, horizon, self._season, **how)
+            fitted = self._fit(before, horizon, **how)
             with jax.enable_x64(True):
                 held_out = compare_with_held_out(
                     fitted.distribution, series[:-number], series[-number:], self._cycle
                 )
         return ForecastCheck.of(weights, held_out)
+
+    def _fit(self, values: Float[np.ndarray, " t"], horizon: int, **how: Any) -> _Fitted:
+        # As many steps each time, so that the compiled program is used again.
+        with jax.enable_x64(True):
+            program = _program(self._season)
+            reader = _Reader(program, values, horizon, self._num_steps)
+            return _fit(self._key, reader, **how)
 
     @property
     def _cycle(self) -> int:
@@ -171,8 +189,9 @@ def forecast(
 ) -> SeriesForecast:
     """Forecasts a series: a trend, seasons and noise, with their scales integrated out.
 
-    The model is `StructuralModel`: without a trend, with one whose slope changes slowly, and
-    with one whose slope changes fast, each with the share that its evidence gives it. The
+    The model is `StructuralModel`: without a trend, with a slope that changes slowly, with one
+    that changes fast, and with one that also decays, each with the share that its evidence
+    gives it. The
     Kalman filter integrates the path of trend and seasons out, adaptive importance sampling
     integrates over the scales, and the forecast is a mixture over their draws. It is computed
     in float64.
@@ -215,75 +234,104 @@ def _is_positive(values: Float[np.ndarray, " t"]) -> bool:
     return bool(np.nanmin(values) > 0)
 
 
+class _Input(NamedTuple):
+    """A series under one transform."""
+
+    program: TrendProgram
+    padded: PaddedSeries
+    horizon: int
+    transform: Any
+    log_change: float
+    """The log density of the series less that of the transformed series."""
+
+
+class _Reader(NamedTuple):
+    """A series, to be transformed and padded."""
+
+    program: TrendProgram
+    values: Float[np.ndarray, " t"]
+    horizon: int
+    num_steps: int
+    """Number of steps of the padded series."""
+
+    def transformed(self, transform: str) -> _Input:
+        is_log = transform == "log"
+        series = np.log(self.values) if is_log else self.values
+        # d log(x) / dx = 1 / x
+        change = -float(np.nansum(series)) if is_log else 0.0
+        padded = self.program.pad(series, self.num_steps)
+        return _Input(self.program, padded, self.horizon, transform, change)
+
+
 def _fit(
-    key: PRNGKeyArray,
-    values: Float[np.ndarray, " t"],
-    horizon: int,
-    season: int | None,
-    *,
-    transform: Transform,
-    num_draws: int,
+    key: PRNGKeyArray, reader: _Reader, *, transform: Transform, num_draws: int
 ) -> _Fitted:
-    """Chooses a transform by its evidence, then averages over the kinds of trend."""
-    _model(season, "slow").scale_of(values)  # raises, with a message about the series
+    """Averages over the kinds of trend, under the transform with the larger evidence."""
     choices = {"none": ["none"], "log": ["log"], "auto": ["none", "log"]}[transform]
-    if not _is_positive(values):
+    if not _is_positive(reader.values):
         choices = ["none"]
-    with jax.enable_x64(True):
-        fit = lambda slope, name: _Fit(key, _model(season, slope), values, name, num_draws)
-        fits = {name: fit("slow", name) for name in choices}
-        chosen = max(fits, key=lambda name: fits[name].log_evidence)
-        others = [fit(slope, chosen) for slope in ("fast", "none")]
-        return _average([fits[chosen], *others], horizon, num_draws)
+    inputs = [reader.transformed(name) for name in choices]
+    first = [_Fit.of(key, given, TREND_KINDS[0], num_draws) for given in inputs]
+    best = max(fit.log_evidence for fit in first)
+    averages = [
+        _average(given, [fit, *_other_fits(key, given, num_draws)], num_draws)
+        for given, fit in zip(inputs, first, strict=True)
+        if fit.log_evidence > best - _HOPELESS
+    ]
+    return max(averages, key=lambda fitted: fitted.log_evidence)
 
 
-class _Fit:
-    """The posterior of a series under one model and one transform."""
-
-    def __init__(
-        self,
-        key: PRNGKeyArray,
-        model: StructuralModel,
-        values: Float[np.ndarray, " t"],
-        transform: Any,
-        num_draws: int,
-    ):
-        self.model, self.transform = model, transform
-        self.series = np.log(values) if transform == "log" else values
-        self.found = importance_draws(key, model, self.series, num_draws=num_draws)
-        # Of the series itself: d log(x) / dx = 1 / x
-        change = np.nansum(self.series) if transform == "log" else 0.0
-        self.log_evidence = self.found.evidence.value - float(change)
-
-    def forecast(self, horizon: int, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns means and standard deviations by draw, for some of the draws."""
-        ahead = self.model.forecast(self.found.draws, self.series, horizon)
-        chosen = np.linspace(0, len(ahead.loc) - 1, number).round().astype(int)
-        return np.asarray(ahead.loc)[chosen], np.asarray(ahead.scale)[chosen]
+def _other_fits(key: PRNGKeyArray, given: _Input, num_draws: int) -> list["_Fit"]:
+    return [_Fit.of(key, given, kind, num_draws) for kind in TREND_KINDS[1:]]
 
 
-def _average(fits: list[_Fit], horizon: int, num_draws: int) -> _Fitted:
+class _Fit(NamedTuple):
+    """The posterior of a series under one kind of trend."""
+
+    kind: TrendKind
+    trend: Trend
+    found: ImportanceDraws
+    log_evidence: float
+    """Of the series itself, so that transforms can be compared."""
+
+    @classmethod
+    def of(cls, key: PRNGKeyArray, given: _Input, kind: TrendKind, num_draws: int) -> "_Fit":
+        trend = trend_of(kind, given.padded)
+        data = SeriesWithTrend(given.padded, trend)
+        found = draw_by_importance(key, given.program, data, num_draws=num_draws)
+        return cls(kind, trend, found, found.evidence.value + given.log_change)
+
+
+def _average(given: _Input, fits: list[_Fit], num_draws: int) -> _Fitted:
     """Mixes forecasts in proportion to the evidence of their models."""
     log_evidences = np.array([fit.log_evidence for fit in fits])
     total = float(np.logaddexp.reduce(log_evidences))
     shares = np.exp(log_evidences - total)
-    numbers = [round(num_draws * float(share)) for share in shares]
-    parts = [
-        fit.forecast(horizon, number)
-        for fit, number in zip(fits, numbers, strict=True)
-        if number
-    ]
-    loc, scale = (np.concatenate(leaves) for leaves in zip(*parts, strict=True))
-    transform = fits[0].transform
-    kind = LogNormalMixtureForecast if transform == "log" else NormalMixtureForecast
-    used = [fit.found.evidence for fit, number in zip(fits, numbers, strict=True) if number]
-    worst = min(used, key=lambda weights: weights.ess or 0.0)
+    ends = np.rint(num_draws * np.cumsum(shares)).astype(int)
+    numbers = np.diff(ends, prepend=0).tolist()
+    used = [(fit, number) for fit, number in zip(fits, numbers, strict=True) if number]
+    draws, trends = (
+        jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+        for parts in zip(*(_some_draws(fit, number) for fit, number in used), strict=True)
+    )
+    ahead = forecast_draws(given.program, given.horizon, given.padded, draws, trends)
+    kind = LogNormalMixtureForecast if given.transform == "log" else NormalMixtureForecast
+    worst = min((fit.found.evidence for fit, _ in used), key=lambda one: one.ess or 0.0)
     log_evidence = total - float(np.log(len(fits)))
-    trends = {fit.model.slope: float(s) for fit, s in zip(fits, shares, strict=True)}
-    return _Fitted(transform, log_evidence, trends, worst, kind(loc, scale))
+    probabilities = {fit.kind: float(s) for fit, s in zip(fits, shares, strict=True)}
+    return _Fitted(given.transform, log_evidence, probabilities, worst, kind(*ahead))
+
+
+def _some_draws(fit: _Fit, number: int) -> tuple[dict[str, np.ndarray], Trend]:
+    """Returns evenly spaced draws, and the trend for each of them."""
+    draws = {name: np.asarray(values) for name, values in fit.found.draws.items()}
+    length = len(next(iter(draws.values())))
+    chosen = np.linspace(0, length - 1, number).round().astype(int)
+    trends = Trend(*(np.full(number, value) for value in fit.trend))
+    return {name: values[chosen] for name, values in draws.items()}, trends
 
 
 @lru_cache
-def _model(season: int | None, slope: Slope) -> StructuralModel:
-    """One model for each season, because programs are compiled once for each model."""
-    return StructuralModel(season, slope=slope)
+def _program(season: int | None) -> TrendProgram:
+    """One program for each season, because it is compiled once for each object."""
+    return TrendProgram(season)

@@ -78,9 +78,16 @@ def importance_draws(
         >>> found = importance_draws(0, model, load_co2().values[:120], num_draws=500)
         >>> found.evidence.value, found.evidence.ess
     """
+    values = jnp.asarray(as_array("series", series), jnp.result_type(float))
+    return draw_by_importance(key, model, values, num_draws=num_draws, num_weighed=num_weighed)
+
+
+def draw_by_importance(
+    key: KeyLike, model: Model, values: Any, *, num_draws: int, num_weighed: int = 2_000
+) -> ImportanceDraws:
+    """Does the same for a model of any pytree of arrays."""
     check_integer("num_draws", num_draws, 1)
     check_integer("num_weighed", num_weighed, 50 * _NUM_ROUNDS)
-    values = jnp.asarray(as_array("series", series), jnp.result_type(float))
     first_key, choice_key, *keys = jr.split(as_key(key), 2 + _MAX_RUNS)
     proposal = _prior_moments(model, first_key, values)
     while True:
@@ -96,7 +103,7 @@ def importance_draws(
 
 
 @partial(jax.jit, static_argnums=0)
-def _prior_moments(model: Model, key: PRNGKeyArray, series: Array) -> _Proposal:
+def _prior_moments(model: Model, key: PRNGKeyArray, series: Any) -> _Proposal:
     space = _Space(model, series)
     draws = jax.vmap(space.draw_prior)(jr.split(key, _NUM_PRIOR_DRAWS))
     return _moments(draws, jnp.full(_NUM_PRIOR_DRAWS, 1.0 / _NUM_PRIOR_DRAWS))
@@ -104,7 +111,7 @@ def _prior_moments(model: Model, key: PRNGKeyArray, series: Array) -> _Proposal:
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _run_rounds(
-    model: Model, size: int, key: PRNGKeyArray, proposal: _Proposal, series: Array
+    model: Model, size: int, key: PRNGKeyArray, proposal: _Proposal, series: Any
 ) -> tuple[_Proposal, Float[Array, "n d"], Float[Array, " n"]]:
     """Adapts the proposal, then returns it with weighted draws."""
     space = _Space(model, series)
@@ -132,7 +139,7 @@ def _resample(
     key: PRNGKeyArray,
     points: Array,
     log_weights: Array,
-    series: Array,
+    series: Any,
 ) -> dict[str, Array]:
     """Returns draws in proportion to their weights, by systematic resampling."""
     levels = (jnp.arange(num_draws) + jr.uniform(key)) / num_draws
@@ -144,7 +151,7 @@ def _resample(
 class _Space:
     """The unconstrained space of a model. It depends on the series, as supports may."""
 
-    def __init__(self, model: Model, series: Array):
+    def __init__(self, model: Model, series: Any):
         self._model, self._series = model, series
         sites = handlers.trace(handlers.seed(model, 0)).get_trace(series)
         self._transforms = {

@@ -46,6 +46,17 @@ class SeriesScale(NamedTuple):
     what a constant trend and constant seasons do not explain."""
 
 
+class Trend(NamedTuple):
+    """The kind of a trend in numbers, so that one compiled program serves all kinds."""
+
+    has_slope: ArrayLike
+    """One, or zero for a constant level."""
+    slope_size: ArrayLike
+    """The prior scale of the changes of the slope, in units of that of the level."""
+    damping: ArrayLike
+    """The share of the slope that is left after a step."""
+
+
 class StructuralModel:
     r"""A NumPyro model of a series: trend, seasons, covariates and noise.
 
@@ -108,9 +119,9 @@ class StructuralModel:
         series = jnp.asarray(as_array("series", series))
         scale = self.scale_of(series)
         values = {
-            name: numpyro.sample(name, prior) for name, prior in self._priors(scale).items()
+            name: numpyro.sample(name, prior) for name, prior in self.priors(scale).items()
         }
-        process = self._process(values, scale)
+        process = self.process_of_scale(values, scale)
         numpyro.sample("series", LinearGaussianSeries(process, len(series)), obs=series)
 
     def scale_of(self, series: DataLike) -> SeriesScale:
@@ -120,15 +131,8 @@ class StructuralModel:
             ValueError: if the series is constant, all missing or too short.
         """
         series = jnp.asarray(as_array("series", series))
-        check_length(series)
-        if series.ndim != 1:
-            raise ValueError(f"series: expected the shape [t], got {series.shape}")
+        self.check_shape(series)
         cycle = self.period or 1
-        if len(series) < cycle + 3:
-            raise ValueError(
-                f"series: expected at least {cycle + 3} steps for a period of {cycle}, got "
-                f"{len(series)}"
-            )
         # In JAX's precision, like everything else.
         values = series.astype(jnp.result_type(float))
         first = values[: max(2 * cycle, 4)]
@@ -146,9 +150,21 @@ class StructuralModel:
         length = jnp.full((), len(series), values.dtype)
         return SeriesScale(jnp.where(jnp.isnan(level), centre, level), spread, length, unit)
 
+    def check_shape(self, series: Array) -> None:
+        """Raises `ValueError` if a series is too short or has several columns."""
+        check_length(series)
+        if series.ndim != 1:
+            raise ValueError(f"series: expected the shape [t], got {series.shape}")
+        cycle = self.period or 1
+        if len(series) < cycle + 3:
+            raise ValueError(
+                f"series: expected at least {cycle + 3} steps for a period of {cycle}, got "
+                f"{len(series)}"
+            )
+
     def process(self, values: Mapping[str, ArrayLike], series: DataLike) -> LinearGaussian:
         """Returns the state-space model at given values of the sites."""
-        return self._process(values, self.scale_of(series))
+        return self.process_of_scale(values, self.scale_of(series))
 
     def forecast(
         self, draws: Mapping[str, ArrayLike], series: DataLike, num_steps: int
@@ -163,35 +179,58 @@ class StructuralModel:
         scale = self.scale_of(series)
         series = jnp.asarray(as_array("series", series))
 
-        used = {name: jnp.asarray(draws[name]) for name in self._priors(scale)}
+        used = {name: jnp.asarray(draws[name]) for name in self.priors(scale)}
         return NormalMixtureForecast(*_forecast(self, num_steps, used, series, scale))
 
-    def _priors(self, scale: SeriesScale) -> dict[str, dist.Distribution]:
+    def priors(
+        self, scale: SeriesScale, trend: Trend | None = None
+    ) -> dict[str, dist.Distribution]:
+        """Returns the priors by site.
+
+        Args:
+            scale: the scale of the series.
+            trend: replaces the kind of trend of a model that has a slope.
+        """
         level = scale.unit / math.sqrt(8.0)
         priors: dict[str, dist.Distribution] = {
             "observation_scale": NormalScale(scale.unit / 4.0),
             "level_scale": NormalScale(level),
         }
         if self.slope != "none":
-            is_slow = self.slope == "slow"
-            size = math.sqrt(3.0) / scale.length if is_slow else 1.0
-            priors["slope_scale"] = NormalScale(level * size)
+            trend = trend or self._trend(scale)
+            priors["slope_scale"] = NormalScale(level * trend.slope_size)
         if self.period is not None:
             priors["seasonal_scale"] = NormalScale(level / math.sqrt(self.period))
         if self.forgetting:
             priors["level_memory"] = dist.LogNormal(jnp.log(scale.length / 3.0), 1.0)
         return priors
 
-    def _process(self, values: Mapping[str, ArrayLike], scale: SeriesScale) -> LinearGaussian:
+    def _trend(self, scale: SeriesScale) -> Trend:
+        is_slow = self.slope == "slow"
+        return Trend(1.0, math.sqrt(3.0) / scale.length if is_slow else 1.0, 1.0)
+
+    def process_of_scale(
+        self, values: Mapping[str, ArrayLike], scale: SeriesScale, trend: Trend | None = None
+    ) -> LinearGaussian:
+        """Returns the state-space model at given values of the sites, as `process` does.
+
+        Args:
+            values: a value for each site.
+            scale: the scale of the series.
+            trend: replaces the kind of trend of a model that has a slope.
+        """
+        trend = trend or self._trend(scale)
         zero = jnp.zeros_like(scale.level)
         moved = values["level_scale"]
         walk, wide = zero if self.forgetting else moved, 2.0 * scale.spread
+        first_slope = trend.has_slope / (self.period or 4)
         blocks = [
             local_linear_trend(
                 walk,
-                values["slope_scale"],
+                trend.has_slope * values["slope_scale"],
+                damping=trend.damping,
                 initial_mean=jnp.stack([scale.level, zero]),
-                initial_scale=wide * jnp.array([1.0, 1.0 / (self.period or 4)]),
+                initial_scale=wide * jnp.stack([zero + 1.0, zero + first_slope]),
             )
             if self.slope != "none"
             else local_level(walk, initial_mean=scale.level, initial_scale=wide)
@@ -219,7 +258,7 @@ def _forecast(
     scale: SeriesScale,
 ) -> tuple[Array, Array]:
     def one(draw: dict[str, Array]) -> tuple[Array, Array]:
-        normal = model._process(draw, scale).forecast(series, num_steps)
+        normal = model.process_of_scale(draw, scale).forecast(series, num_steps)
         return normal.loc, normal.scale
 
     return jax.lax.map(one, draws, batch_size=64)
