@@ -66,7 +66,8 @@ def fit(
         optimiser: an optax optimiser, schedules included. The default is Adam with gradients
             clipped at a global norm of 10. Its learning rate is 0.02 until the smoothed loss
             stops falling or a third of the iterations or of the time has passed. It then falls
-            to zero in twice as many iterations, so that no schedule is needed.
+            to zero in twice as many iterations, so that no schedule is needed; after a warm
+            start in three times as many.
         num_iterations: maximum number of iterations.
         batch_size: number of rows of a minibatch. Each array among the arguments that has the
             common leading length N is subsampled, in a new random order each epoch that the key

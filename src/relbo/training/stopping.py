@@ -145,6 +145,7 @@ class StoppingRule:
         self.window = max(1, -(-patience // CHUNK))
         # A warm start leaves little to gain before the rate falls.
         self._min_gain = 2.0 if is_warm else 0.0
+        self._cooling_ratio = 3 if is_warm else 2
         self._stops_early = stopping.early
         # With a fixed number of iterations a longer run must begin like a shorter one.
         self._ends_cool = is_default_optimiser and stopping.early
@@ -168,7 +169,9 @@ class StoppingRule:
         if seed.cooling:
             return float(max(seed.cooling - done, 1))
         plateau = float(max(2 * self.window - done, 1))
-        return plateau + (2 * (done + plateau) if self.is_default_optimiser else 0.0)
+        return plateau + (
+            self._cooling_ratio * (done + plateau) if self.is_default_optimiser else 0.0
+        )
 
     def rate_words(self, seed: SeedProgress) -> str:
         """Says what is known about the learning rate."""
@@ -211,13 +214,17 @@ class StoppingRule:
                 self._cool(seed, chunks_left)
             elif self._stops_early:
                 seed.result, seed.ended_at = Result.CONVERGED, iteration
-        elif self._ends_cool and chunks_left <= 2 * (len(seed.chunks) - seed.start):
+        elif self._ends_cool and chunks_left <= self._wanted_cooling(seed):
             self._cool(seed, chunks_left)
 
     def _cool(self, seed: SeedProgress, chunks_left: float) -> None:
-        """Lets the learning rate fall to zero, for twice as long as the run has taken."""
-        seed.cooling = int(max(1, min(2 * (len(seed.chunks) - seed.start), chunks_left)))
+        """Lets the learning rate fall to zero."""
+        seed.cooling = int(max(1, min(self._wanted_cooling(seed), chunks_left)))
         seed.start = len(seed.chunks)
+
+    def _wanted_cooling(self, seed: SeedProgress) -> int:
+        """Returns a number of chunks, in proportion to what the run has taken."""
+        return self._cooling_ratio * (len(seed.chunks) - seed.start)
 
     def _continue_cooling(self, seed: SeedProgress, iteration: int, chunks_left: float) -> None:
         """Ends a seed that has cooled, and one that has no time to cool further."""
