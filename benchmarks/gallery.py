@@ -25,6 +25,8 @@ from _common import COMMIT, argument_parser, write_results
 TIMEOUT = 120.0
 START_TIMEOUT = 300.0
 CELLS_DIR = Path("relbo-out/gallery")
+MAX_LATENTS, MAX_GAP = 50, 0.1
+"""The two ends of the evidence should meet up to this number of latents, within this gap."""
 
 
 def main() -> None:
@@ -222,7 +224,15 @@ def summarise(half: str, cells: list[dict[str, Any]]) -> dict[str, Any]:
     if right:
         share = 1 - len(shy) / len(right)
         print(f"share of the right ones that is trusted: {share:.1%}")
+    numbers = [cell["numbers"] for cell in right if "latents" in cell["numbers"]]
+    gaps = [row["evidence gap"] for row in numbers if row["latents"] <= MAX_LATENTS]
+    meet = sum(gap is not None and abs(gap) <= MAX_GAP for gap in gaps)
+    print(
+        f"ends of the evidence within {MAX_GAP} nats, of the right ones with at most "
+        f"{MAX_LATENTS} latents: {meet} of {len(gaps)}"
+    )
     return {
+        "evidence ends meet": [meet, len(gaps)],
         "table": table,
         "trusted and wrong": names(bad),
         "right and not trusted": names(shy),

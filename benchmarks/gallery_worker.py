@@ -49,6 +49,7 @@ def run_case(name: str, seed: int, begin: Callable[[], None]) -> dict[str, Any]:
         return _cell(right, [], False, seconds, advice, {})
     seconds = time.perf_counter() - start
     numbers = {"rhat": check.rhat, "ess": check.ess, "seconds": posterior.seconds}
+    numbers |= _evidence_ends(posterior)
     advice = next((line for text in check.advice for line in text.splitlines()), "")
     if not case.proper:
         return _cell(False, [], check.trustworthy, seconds, advice, numbers)
@@ -57,6 +58,15 @@ def run_case(name: str, seed: int, begin: Callable[[], None]) -> dict[str, Any]:
     wrong = [str(error) for error in errors if not error.ratio <= 1]
     numbers["largest error over allowed"] = errors[0].ratio
     return _cell(not wrong, wrong, check.trustworthy, seconds, advice, numbers)
+
+
+def _evidence_ends(posterior: relbo.Posterior) -> dict[str, Any]:
+    """Returns the distance of the two estimates of the evidence, and the number of latents."""
+    latents = sum(int(np.prod(values.shape[2:])) for values in posterior.chains.values())
+    if posterior.log_weights is None:
+        return {"latents": latents, "evidence gap": None}
+    gap = posterior.log_weights.upper[0] - posterior.log_weights.lower[0]
+    return {"latents": latents, "evidence gap": gap}
 
 
 def _cell(

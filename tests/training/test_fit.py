@@ -220,6 +220,19 @@ def test_after_a_warm_start_gains_within_the_noise_are_not_waited_for():
     assert chunks[False] > 6
 
 
+@pytest.mark.parametrize("is_warm", [False, True])
+def test_a_warm_run_that_leaves_its_optimum_goes_back_to_it(is_warm):
+    rule = StoppingRule(Stopping(), is_default_optimiser=True, is_warm=is_warm)
+    seed, noise = SeedProgress(), np.random.default_rng(0).normal(0.0, 0.1, 100)
+    rule.apply(seed, noise, -1, 100)
+    rule.apply(seed, noise + 0.2, -1, 200)
+    assert not seed.restore
+    rule.apply(seed, noise + 0.4, -1, 300)
+    assert seed.restore == is_warm
+    assert rule.factor(seed) == (0.5 if is_warm else 1.0)
+    assert seed.result is None
+
+
 def test_nan_stops_with_the_last_good_state():
     options = {
         "optimiser": optax.sgd(lambda count: jnp.where(count == 137, jnp.nan, 0.02)),

@@ -15,6 +15,8 @@ CHUNK = 100
 """Number of iterations that are compiled into one call; the losses are examined after each."""
 MAX_BACK_OFFS = 10
 WARM_PATIENCE, COLD_PATIENCE = 300, 1000
+MAX_RISE = 0.1
+"""The largest rise of a warm run's loss, in nats, besides two standard deviations."""
 _CLIP = 5.0
 """Losses that exceed the median by more than this number of deviations are outliers."""
 
@@ -46,6 +48,7 @@ class Stopping:
         on_failure: what to do about a NaN or a divergence: `"stop"` with the last good state,
             or `"back off"`: halve the learning rate and continue from the best state. By
             default the default optimiser backs off once it has made progress, and others stop.
+            A run with a warm start also backs off when its loss clearly rises.
     """
 
     early: bool = True
@@ -143,14 +146,15 @@ class StoppingRule:
         self.is_default_optimiser = is_default_optimiser
         patience = stopping.patience or (WARM_PATIENCE if is_warm else COLD_PATIENCE)
         self.window = max(1, -(-patience // CHUNK))
-        # A warm start leaves little to gain before the rate falls.
-        self._min_gain = 2.0 if is_warm else 0.0
-        self._cooling_ratio = 3 if is_warm else 2
         self._stops_early = stopping.early
         # With a fixed number of iterations a longer run must begin like a shorter one.
         self._ends_cool = is_default_optimiser and stopping.early
         self._backs_off = stopping.on_failure == "back off"
         self._backs_off_later = is_default_optimiser and stopping.on_failure is None
+        # A warm start leaves little to gain before the rate falls.
+        self._min_gain = 2.0 if is_warm else 0.0
+        self._cooling_ratio = 3 if is_warm else 2
+        self._takes_back_rises = is_warm and (self._backs_off or self._backs_off_later)
 
     def factor(self, seed: SeedProgress) -> float:
         """Returns the factor of the optimiser's updates."""
@@ -200,7 +204,7 @@ class StoppingRule:
         """
         seed.keep = seed.restore = False
         chunk = summary_of(losses)
-        has_exploded = _has_exploded(seed, chunk)
+        has_exploded = _has_exploded(seed, chunk) or self._has_risen(seed, chunk)
         if failed_at >= 0 or has_exploded:
             self._fail(seed, failed_at, iteration, has_exploded)
             return
@@ -256,6 +260,15 @@ class StoppingRule:
                 seed.start = len(seed.chunks)
             return
         seed.result, seed.ended_at = Result.DIVERGED, iteration if has_exploded else failed_at
+
+    def _has_risen(self, seed: SeedProgress, chunk: ChunkLosses) -> bool:
+        """Returns whether a warm run leaves the optimum that it started next to.
+
+        A few long gradients are enough for that where many steps amplify them.
+        """
+        if not self._takes_back_rises or seed.back_offs >= MAX_BACK_OFFS or not seed.chunks:
+            return False
+        return chunk.mean > seed.best + 2.0 * seed.best_sd + MAX_RISE
 
     def _is_plateau(self, seed: SeedProgress) -> bool:
         """Returns whether the last chunks are no better than those before."""
