@@ -74,6 +74,12 @@ def test_the_summary_is_that_of_the_draws(posterior):
     assert "5%" in str(summary)
 
 
+def test_the_summary_of_some_sites(posterior):
+    assert posterior.summary(["double"]).names == ["double"]
+    with pytest.raises(ValueError, match=r"sites: expected some of .*, got \['tau'\]"):
+        posterior.summary(["tau"])
+
+
 def test_save_and_load(posterior, tmp_path):
     path = posterior.save(tmp_path / "found")
     loaded = Posterior.load(path)

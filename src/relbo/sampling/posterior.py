@@ -260,10 +260,14 @@ class Posterior:
             callback=callback,
         )
 
-    def summary(self) -> Summary:
-        """Summarises each coordinate: mean, sd, quantiles, effective draws and R-hat."""
+    def summary(self, sites: Sequence[str] | None = None) -> Summary:
+        """Summarises each coordinate: mean, sd, quantiles, effective draws and R-hat.
+
+        Args:
+            sites: the sites to summarise; by default all.
+        """
         names, columns = [], []
-        for site, values in self.chains.items():
+        for site, values in self._chains_of(sites).items():
             flat = values.reshape(*values.shape[:2], -1).astype(float)
             names += coordinate_names(site, values.shape[2:])
             columns.append(flat)
@@ -365,8 +369,17 @@ class Posterior:
         """
         total = len(self.sample_stats["lp"])
         shown = np.linspace(0, total - 1, min(num_chains, total)).round().astype(int)
-        names = list(self.chains) if sites is None else list(sites)
-        return plot_traces({name: self.chains[name][shown] for name in names}, shown, total)
+        chosen = {name: values[shown] for name, values in self._chains_of(sites).items()}
+        return plot_traces(chosen, shown, total)
+
+    def _chains_of(self, sites: Sequence[str] | None) -> dict[str, np.ndarray]:
+        if sites is None:
+            return self.chains
+        wanted = [sites] if isinstance(sites, str) else list(sites)
+        unknown = [name for name in wanted if name not in self.chains]
+        if unknown or not wanted:
+            raise ValueError(f"sites: expected some of {list(self.chains)}, got {sites!r}")
+        return {name: self.chains[name] for name in wanted}
 
     def _repr_html_(self) -> str:
         return html_of(repr(self), self.summary(), str(self.check()))
