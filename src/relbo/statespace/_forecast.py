@@ -191,10 +191,9 @@ def forecast(
 
     The model is `StructuralModel`: without a trend, with a slope that changes slowly, with one
     that changes fast, and with one that also decays, each with the share that its evidence
-    gives it. The
-    Kalman filter integrates the path of trend and seasons out, adaptive importance sampling
-    integrates over the scales, and the forecast is a mixture over their draws. It is computed
-    in float64.
+    gives it. The Kalman filter integrates the path of trend and seasons out, adaptive
+    importance sampling integrates over the scales, and the forecast is a mixture over their
+    draws. It is computed in float64.
 
     Args:
         series: a pandas Series, whose index may have dates, or an array, a list or a column of
