@@ -51,6 +51,17 @@ from relbo.problem.traces import (
 )
 
 
+def set_up(guide: AutoGuide, *args: Any, **kwargs: Any) -> None:
+    """Sets up a guide that was never used, by its first call where that is the only way.
+
+    A call outside of `jit` also compiles a small program for each of its operations.
+    """
+    if not isinstance(guide, AutoContinuous | AutoNormal):
+        guide(*args, **kwargs)
+    elif guide.prototype_trace is None:
+        guide._setup_prototype(*args, **kwargs)
+
+
 class AutoRefined(AbstractRefinedGuide):
     """An autoguide with T steps of a sampler inside.
 
@@ -160,9 +171,9 @@ class AutoRefined(AbstractRefinedGuide):
             if type(self.base) is not kind:
                 self.base = self._make_base(kind)
         try:
+            # With the keys of the caller: the base starts where it would without steps.
             with handlers.block():
-                # With the keys of the caller: the base starts where it would without steps.
-                self.base(*args, **kwargs)
+                set_up(self.base, *args, **kwargs)
         except ValueError as error:
             if "local latent variables" not in str(error):
                 raise
@@ -179,11 +190,15 @@ class AutoRefined(AbstractRefinedGuide):
         """Gives the default kernel a step size for each coordinate of the base."""
         if not self.refinement.kernel_is_default:
             return
-        with handlers.block():
-            base = base_of(self.distributions(self.run_base(jr.key(0), call)))
-        position = base.centre
-        if self.refinement.space == "whitened" and isinstance(base, AbstractNormal):
-            position = base.noise
+
+        def position_of(key: PRNGKeyArray) -> PyTree:
+            with handlers.block():
+                base = base_of(self.distributions(self.run_base(key, call)))
+            is_white = self.refinement.space == "whitened" and isinstance(base, AbstractNormal)
+            return base.noise if is_white else base.centre
+
+        # Only the shapes are needed, and computing values compiles many small programs.
+        position = jax.eval_shape(position_of, jr.key(0))
         # The arrays outlive this call, which may be the first one of a function under `jit`.
         with jax.ensure_compile_time_eval():
             self.refinement = self.refinement.with_step_sizes_like(position)
