@@ -194,8 +194,9 @@ class AutoRefined(AbstractRefinedGuide):
         def position_of(key: PRNGKeyArray) -> PyTree:
             with handlers.block():
                 base = base_of(self.distributions(self.run_base(key, call)))
-            is_white = self.refinement.space == "whitened" and isinstance(base, AbstractNormal)
-            return base.noise if is_white else base.centre
+            if self.refinement.space == "whitened" and isinstance(base, AbstractNormal):
+                return base.noise
+            return base.centre
 
         # Only the shapes are needed, and computing values compiles many small programs.
         position = jax.eval_shape(position_of, jr.key(0))
