@@ -172,6 +172,16 @@ def test_an_exploding_loss_goes_back_to_the_best_state():
     assert abs(trained.final_loss + closed_form()[2]) < 0.5
 
 
+def test_a_run_that_ends_while_it_goes_back_has_the_best_state():
+    failed = fit(optimiser=DESCENT, stopping=UNTIL_THE_END, num_iterations=2000)
+    backing_off = Stopping(early=False, on_failure="back off")
+    number = 100 * math.ceil(failed.num_iterations / 100)
+    trained = fit(optimiser=DESCENT, stopping=backing_off, num_iterations=number)
+    assert trained.result is Result.FINISHED
+    np.testing.assert_allclose(trained.params["loc"], failed.params["loc"])
+    assert trained.final_loss == failed.final_loss
+
+
 def test_the_default_rate_falls_before_the_fit_stops():
     rule = StoppingRule(Stopping(patience=100), is_default_optimiser=True)
     seed, flat, factors = SeedProgress(), np.zeros(100), []

@@ -90,7 +90,7 @@ def result_of(
         is_stopped: whether a callback stopped the run.
         bad_arguments: the arguments of the model that contain NaN or infinity.
     """
-    restore = [seed.result is Result.DIVERGED and seed.restore for seed in end.seeds]
+    restore = [seed.restore for seed in end.seeds]
     seed_params, seed_mutable = program.params(end.carry, np.array(restore))
     # Of seeds that have not ended by themselves.
     last_result = Result.OUT_OF_TIME if is_late else Result.FINISHED
@@ -137,7 +137,7 @@ def _end_of(
 ) -> _SeedEnd:
     result = seed.result or otherwise
     number = iteration if seed.ended_at is None else seed.ended_at
-    if seed.restore and result is Result.DIVERGED:
+    if seed.restore:
         # Its parameters are those of its best chunk, and so is its loss.
         return _SeedEnd(result, seed.best, seed.best_sd / CHUNK**0.5, number)
     return _SeedEnd(result, *smoothed(losses[:number], rule.window * CHUNK), number)
