@@ -42,10 +42,14 @@ from relbo.sampling.tuning import ChainTuning
 
 MAX_WINDOW = 32
 """The largest number of iterations after which the warm-up adapts."""
-QUARTER_PERIOD = 1.6
-"""A trajectory of this length forgets where a coordinate with standard deviation 1 was."""
+LENGTH = 1.9
+"""The mean length of a trajectory: a little more than a quarter of the period of a coordinate with
+standard deviation 1, so that successive draws are on opposite sides of the mean. Per gradient, means
+gain more from this than variances lose."""
+JITTER = 0.25
+"""The relative jitter of the length, so that a coordinate with another period does not return."""
 LENGTHENING = 1.6
-MAX_LENGTH = 16 * QUARTER_PERIOD
+MAX_LENGTH = 16 * LENGTH
 NARROWING = 1.4
 """A change of a log scale along a parent that makes a narrow place."""
 REACH = 0.01
@@ -94,7 +98,7 @@ class Ensemble:
         self._other_modes: list[WhiteningNormal] = []
         self._dtype = np.dtype(jnp.result_type(float))
         self._log_step = _first_log_step(problem.size)
-        self._length = QUARTER_PERIOD
+        self._length = LENGTH
         self._chunk = chunk_length(problem.size)
         self._state: ChainState | None = None
         self._unused_noise: ChainNoise | None = None
@@ -440,8 +444,7 @@ class Ensemble:
         shape = (self._chunk, self.num_chains)
         number = self._chunk + 1
         momentum = self.rng.standard_normal((number, *shape[1:], self.problem.size))
-        # With jitter, so that a coordinate with another period does not return to where it was.
-        length = self._length * self.rng.uniform(0.5, 1.5, number)
+        length = self._length * self.rng.uniform(1 - JITTER, 1 + JITTER, number)
         uniform = self.rng.uniform(size=shape)
         step_factor = np.ones(number)
         if self.has_narrow_places and not adapt:

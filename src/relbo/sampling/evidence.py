@@ -15,11 +15,9 @@ PATH_LENGTHS = (8, 32, 128)
 MAX_GAP = 0.1
 """The largest distance of the two ends that counts as meeting."""
 FREE_EVALUATIONS = 700
-"""Evaluations of all chains that weighing may take, whatever sampling took."""
-
-
-SMALL, LARGE = 50, 200
-"""Beyond these dimensions longer paths are tried if they may help, and not at all."""
+"""Evaluations of all chains that weighing may take in few dimensions, whatever sampling took."""
+SMALL = 50
+"""Beyond this dimension ends seldom meet: longer paths are tried if they are cheap."""
 
 
 class LogWeights(NamedTuple):
@@ -129,7 +127,7 @@ def weigh(
     some = np.linspace(0, len(points) - 1, num_rounds * ensemble.num_chains).astype(int)
     sampling = len(chains.draws) * max(1.0, 1.5 / chains.step_size)
     size = ensemble.problem.size
-    budget = 0.0 if size > LARGE else max(FREE_EVALUATIONS, 2 * sampling)
+    budget = 0.5 * sampling if size > SMALL else max(FREE_EVALUATIONS, 2 * sampling)
     tried = []
     for num_steps in PATH_LENGTHS:
         ends, forward = ensemble.weigh(num_rounds, num_steps)

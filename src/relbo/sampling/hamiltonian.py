@@ -26,7 +26,7 @@ from relbo.problem import Problem
 
 MAX_CHUNK = 32
 """The largest number of iterations per call of the compiled program."""
-MAX_CHUNK_VALUES = 2**15
+MAX_CHUNK_VALUES = 2**11
 """The largest number of values of one chain that a call returns, if it has four iterations."""
 
 MAX_STEP = 0.8
@@ -167,7 +167,7 @@ def advance(
 
     def turn(loop: _Loop) -> _Loop:
         white = rows(spread, loop.state.proposal)
-        values, scores = evaluate_white(problem, whitening, white)
+        values, scores = evaluate_white(problem, whitening, white, in_groups=spread is None)
         return _leapfrog(loop, ChainPoints(white, values, scores), noise, settings)
 
     def is_unfinished(loop: _Loop) -> Bool[Array, ""]:

@@ -13,7 +13,6 @@ from relbo.evaluate.annealed_path import JITTER, AnnealedPath, AnnealedPoint, Mo
 from relbo.evaluate.importance import log_mean_weight
 from relbo.gaussian import WhiteningMap, WhiteningNormal, white_logdensity, whitening_map
 from relbo.problem import Problem
-from relbo.sampling.ensemble import QUARTER_PERIOD
 from relbo.sampling.moving import OldDraws, effective_share, resampled
 
 STAGE_SHARE = 0.5
@@ -21,6 +20,8 @@ STAGE_SHARE = 0.5
 MAX_STAGES = 12
 """Changes of the temperature after which the weights count as collapsed."""
 TARGET_ACCEPTANCE = 0.75
+QUARTER_PERIOD = 1.6
+"""A trajectory of this length forgets where a coordinate with standard deviation 1 was."""
 MAX_LEAPFROGS = 16
 
 
