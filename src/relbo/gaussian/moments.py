@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from relbo.gaussian.factors import LowRankFactor
 from relbo.gaussian.fisher import distance_from_white, low_rank_normal, normal_of_draws
 from relbo.gaussian.whitening import (
     MAX_PARENTS,
@@ -28,6 +29,8 @@ TAIL = 0.05
 """The share of draws on either side of a parent that are looked at more closely."""
 MIN_SPREAD = 3.0
 """Log scales that differ from their median by less are never outliers."""
+MAX_SHIFT = 1.0
+"""How far from white draws may be in many dimensions before parents are looked for."""
 MAX_CANDIDATES = 1000
 """The largest number of coordinates in which parents are looked for."""
 
@@ -56,10 +59,15 @@ def whitening_of_draws(
     if standard is None:
         return normal_of_draws(normal, white)
     shift = distance_from_white(white)
-    parents = choose_parents(standard.draws, standard.score)
+    # In many dimensions draws of chains that have hardly moved show parents that are none.
+    is_close = normal.is_dense or shift < MAX_SHIFT
+    parents = choose_parents(standard.draws, standard.score) if is_close else []
     if len(parents):
         children = standard.with_tails(points, score, parents)
         found = _with_parents(standard.draws, *children, parents, normal.is_dense)
+        # Axes do not cross from parents to children: a gentle dependence is not worth that.
+        if not normal.is_dense and not found.has_narrow_places(standard.draws):
+            found = low_rank_normal(standard.draws, standard.score)
     elif normal.is_dense and normal.dependence is None:
         # The present normal counts for some draws.
         fine = _finite_rows(points, score)
@@ -242,8 +250,7 @@ def _with_parents(
         factor[np.ix_(children, parents)] = fit.slopes
         factor[np.ix_(children, children)] = fit.factor
     else:
-        factor = np.zeros(size)
-        factor[parents], factor[children] = parent_factor, fit.factor
+        factor = _beside_parents(parents, parent_factor, children, fit.factor)
     dependence = Dependence.none(size)
     padded = dependence.parents.copy()
     padded[: len(parents)] = parents
@@ -252,6 +259,20 @@ def _with_parents(
         _padded(part, children, len(parents), dependence) for part in (fit.log_scale, curve)
     )
     return WhiteningNormal(loc, factor, Dependence(padded, log_scale, curve))
+
+
+def _beside_parents(
+    parents: Int[np.ndarray, " p"],
+    scale: Float[np.ndarray, " p"],
+    children: Int[np.ndarray, " c"],
+    factor: LowRankFactor,
+) -> LowRankFactor:
+    """Returns the factor of all coordinates: parents are on no stretched axis."""
+    size = len(parents) + len(children)
+    scales, axes = np.zeros(size), np.zeros((size, factor.axes.shape[1]))
+    scales[parents], scales[children] = scale, factor.scale
+    axes[children] = factor.axes
+    return LowRankFactor(scales, axes, factor.stretch)
 
 
 def _padded(
@@ -273,7 +294,7 @@ class _Children(NamedTuple):
     slopes: Float[np.ndarray, "c p"]
     curve: Float[np.ndarray, "c h"]
     log_scale: Float[np.ndarray, "c f"]
-    factor: Float[np.ndarray, "c c"] | Float[np.ndarray, " c"]
+    factor: Float[np.ndarray, "c c"] | LowRankFactor
 
 
 def _fit_children(
@@ -319,15 +340,21 @@ def _refit_children(
         coefficients[narrowing, start : start + 2 * number] = bounded
     slopes, curve = np.split(coefficients, [linear.shape[1]], 1)
     residuals = standard - loc - linear @ slopes.T - curves @ curve.T
-    factor = _factor(residuals * np.sqrt(weights)[:, None], is_dense)
+    root = np.sqrt(weights)[:, None]
+    if is_dense:
+        factor = _factor(residuals * root, is_dense)
+    else:
+        factor = low_rank_normal(residuals * root, score / root).factor
     children = WhiteningNormal(np.zeros(len(loc)), factor)
     straight = children.pull(residuals)
     estimates = _log_scales(straight, children.pulled_score(score))
     _, log_scale = _weighted_regression(
         values, [features[:, number:]], estimates, np.ones(len(values))
     )
-    scales = np.std(straight * np.exp(-np.clip(features @ log_scale.T, -8.0, 8.0)), 0)
-    return _Children(loc, slopes, curve, log_scale, factor * scales)
+    if is_dense:
+        scales = np.std(straight * np.exp(-np.clip(features @ log_scale.T, -8.0, 8.0)), 0)
+        factor = factor * scales
+    return _Children(loc, slopes, curve, log_scale, factor)
 
 
 def _precision_weights(log_scales: Float[np.ndarray, "n c"]) -> Float[np.ndarray, " n"]:

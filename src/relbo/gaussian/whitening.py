@@ -12,6 +12,10 @@ from relbo.gaussian.factors import Factor, LowRankFactor
 
 MAX_PARENTS = 8
 """The largest number of coordinates that others depend on."""
+NARROWING = 1.4
+"""A change of a log scale along a parent that makes a narrow place."""
+REACH = 0.01
+"""The share of draws on either side that are beyond the range of a parent."""
 
 
 class Dependence(NamedTuple):
@@ -143,6 +147,13 @@ class WhiteningNormal(NamedTuple):
         slopes = np.concatenate([self.dependence.log_scale, self.dependence.curve])
         used = np.any(slopes.reshape(len(slopes), 3, -1) != 0, (0, 1))
         return [int(parent) for parent in parents[used]]
+
+    def has_narrow_places(self, points: Float[np.ndarray, "n d"]) -> bool:
+        """Whether some scales change strongly over the range of the draws."""
+        if self.dependence is None:
+            return False
+        low, high = np.quantile(self.pull(points), [REACH, 1 - REACH], 0)
+        return self.dependence.largest_change(low, high) > NARROWING
 
     def push(self, white: np.ndarray) -> np.ndarray:
         # Points that diverged may overflow.

@@ -50,10 +50,6 @@ JITTER = 0.25
 """The relative jitter of the length, so that a coordinate with another period does not return."""
 LENGTHENING = 1.6
 MAX_LENGTH = 16 * LENGTH
-NARROWING = 1.4
-"""A change of a log scale along a parent that makes a narrow place."""
-REACH = 0.01
-"""The share of draws on either side that are beyond the range of a parent."""
 SLOW = 0.6
 """An autocorrelation of successive draws above which longer trajectories are tried."""
 
@@ -241,18 +237,12 @@ class Ensemble:
         self.normal, shift = whitening_of_draws(
             self.normal, *(part.reshape(-1, self.problem.size) for part in visited[:2])
         )
+        # Adapted from above: in better coordinates long steps are cheap to try, short ones are not.
+        self._log_step = max(self._log_step, _first_log_step(self.problem.size))
         self._begin(self.normal.pull(points))
-        self.has_narrow_places = self._is_narrow_somewhere(visited.draws)
+        draws = visited.draws.reshape(-1, self.problem.size)
+        self.has_narrow_places = self.normal.has_narrow_places(draws)
         return shift
-
-    def _is_narrow_somewhere(self, draws: Float[np.ndarray, "n c d"]) -> bool:
-        """Whether some scales depend strongly on where a chain is."""
-        dependence = self.normal.dependence
-        if dependence is None:
-            return False
-        white = self.normal.pull(draws.reshape(-1, draws.shape[2]))
-        low, high = np.quantile(white, [REACH, 1 - REACH], 0)
-        return dependence.largest_change(low, high) > NARROWING
 
     def sample(self, num_iterations: int) -> ChainDraws:
         """Runs the chains with everything fixed."""

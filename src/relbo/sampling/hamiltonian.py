@@ -32,6 +32,9 @@ MAX_CHUNK_VALUES = 2**11
 MAX_STEP = 0.8
 """The largest step, in white coordinates: two stages are unstable for a longer one."""
 
+MAX_ACCEPTANCE = 0.97
+"""The largest acceptance that steps are adapted to: beyond, halving rejections hardly pays."""
+
 MAX_ENERGY_ERROR = 1000.0
 """A trajectory that loses more diverges, as NUTS calls it."""
 
@@ -55,7 +58,8 @@ class ChainMethod(NamedTuple):
 
     def with_smaller_steps(self) -> "ChainMethod":
         """Returns the method with smaller steps, for posteriors with narrow places."""
-        return self._replace(target_acceptance=1 - (1 - self.target_acceptance) / 2)
+        smaller = 1 - (1 - self.target_acceptance) / 2
+        return self._replace(target_acceptance=min(smaller, MAX_ACCEPTANCE))
 
 
 METHODS = {

@@ -47,7 +47,8 @@ MIN_EVIDENCE_DRAWS = 640
 MAX_ROUNDS = 8
 """Attempts to get good draws."""
 MAX_REJECTED = 0.15
-"""The largest share of rejected steps in a narrow place for which steps are short enough."""
+"""The largest share of rejected steps in a narrow place for which steps are surely short enough;
+beyond, runs with different steps are compared."""
 MAX_TRUSTED_REJECTED = 0.3
 """The largest share of rejected steps in a narrow place that is trusted."""
 
@@ -170,12 +171,12 @@ def sample_until_good(ensemble: Ensemble, num_draws: int) -> tuple[ChainDraws, l
     for turn in range(MAX_ROUNDS):
         found = _examine(ensemble, chains)
         is_fine = not found and _agree(ensemble, chains)
-        if ensemble.has_narrow_places:
-            found += _compare(ensemble, before, chains)
         rejected = float(np.max(rejected_in_tails(_some(chains), chains.acceptance.T)))
         is_stuck = rejected > MAX_REJECTED
+        if ensemble.has_narrow_places or is_stuck:
+            found += _compare(ensemble, before, chains)
         effective = _effective(chains)
-        is_good = is_fine and not found and not is_stuck
+        is_good = is_fine and not found and rejected < MAX_TRUSTED_REJECTED
         # Draws that ran off do so again: there is no finite mass.
         is_hopeless = not np.all(np.isfinite(chains.draws))
         is_last = turn == MAX_ROUNDS - 1 or ensemble.is_late() or is_hopeless
