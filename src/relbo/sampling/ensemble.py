@@ -227,8 +227,7 @@ class Ensemble:
     def tune_step(self) -> None:
         """Adapts the step size alone."""
         self.report("warm up", 0.5)
-        for _ in range(2):
-            self._advance(MAX_WINDOW, adapt=True)
+        self._advance(MAX_WINDOW, adapt=True)
 
     def rewhiten(self, visited: ChainDraws) -> float:
         """Fits the normal to what the chains visited; returns how far it moved."""

@@ -46,6 +46,9 @@ MIN_EVIDENCE_DRAWS = 640
 """Annealed draws that weigh a mode."""
 MAX_ROUNDS = 8
 """Attempts to get good draws."""
+NARROW_ROUND = 8
+"""The length of a run where scales depend on the place, in units of the first: visits to narrow
+places are rare and long."""
 MAX_REJECTED = 0.15
 """The largest share of rejected steps in a narrow place for which steps are surely short enough;
 beyond, runs with different steps are compared."""
@@ -180,12 +183,13 @@ def sample_until_good(ensemble: Ensemble, num_draws: int) -> tuple[ChainDraws, l
         # Draws that ran off do so again: there is no finite mass.
         is_hopeless = not np.all(np.isfinite(chains.draws))
         is_last = turn == MAX_ROUNDS - 1 or ensemble.is_late() or is_hopeless
-        if (is_good and effective >= wanted) or is_last:
+        least = NARROW_ROUND * length if ensemble.has_narrow_places else 0
+        if (is_good and effective >= wanted and len(chains.draws) >= least) or is_last:
             break
         missing = 1.2 * wanted / effective - 1.0
         if is_good and 4 * effective > wanted:
             more = int(np.ceil(len(chains.draws) * np.clip(missing, 0.25, 16)))
-            chains = joined(chains, ensemble.sample(more))
+            chains = joined(chains, ensemble.sample(max(more, least - len(chains.draws))))
         else:
             before = chains
             ensemble.rewhiten(chains)
@@ -194,9 +198,9 @@ def sample_until_good(ensemble: Ensemble, num_draws: int) -> tuple[ChainDraws, l
             if not is_fine or effective < 0.1 * wanted or is_first_comparison or is_stuck:
                 ensemble.method = ensemble.method.with_smaller_steps()
             ensemble.tune_step()
-            # Visits to narrow places are rare and long.
-            least, most = (8, 16) if ensemble.has_narrow_places else (4 if is_stuck else 2, 4)
-            chains = ensemble.sample(int(np.ceil(length * np.clip(missing, least, most))))
+            longest = 2 * NARROW_ROUND if ensemble.has_narrow_places and is_fine else 4
+            shortest = longest // 2 if ensemble.has_narrow_places or not is_stuck else longest
+            chains = ensemble.sample(int(np.ceil(length * np.clip(missing, shortest, longest))))
     if rejected > MAX_TRUSTED_REJECTED:
         found.append(finding_of_necks(rejected))
     return chains.thinned(length), found
