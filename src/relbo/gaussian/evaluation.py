@@ -17,8 +17,8 @@ from relbo.problem import Problem
 CACHE_BYTES = 2**19
 """What all points together may take before they are evaluated in groups."""
 MIN_GROUP, MAX_GROUP = 4, 8
-"""Points in a group. In groups of 8 five heavy models took 0.35 to 0.8 of the time that 64 points
-at once took, and fewer gained nothing."""
+"""Points in a group. In groups of 8 five heavy models took 0.35 to 0.8 of the time that 64
+points at once took, and smaller groups gained nothing."""
 
 
 class WhiteEvaluation(NamedTuple):

@@ -89,7 +89,7 @@ def _scale_and_axes(
     """Fits the diagonal, and the directions that it leaves, in turn."""
     size = centred.shape[1]
     scale, basis = np.ones(size), np.zeros((size, 0))
-    number = min(MAX_RANKS[-1], len(centred) // 4)
+    number = min(MAX_RANKS[-1], len(centred) // 4, size // 2)
     for _ in range(NUM_SCALINGS):
         wide, steep = (_without(basis, v).std(0) for v in (centred / scale, score * scale))
         scale = scale * np.sqrt(wide / np.maximum(steep, 1e-300))
@@ -123,7 +123,8 @@ def _covariance(values: Float[np.ndarray, "n d"], prior: float) -> Float[np.ndar
 def _principal_axes(rows: Float[np.ndarray, "n d"], number: int) -> Float[np.ndarray, "d k"]:
     """Returns orthonormal directions in which the rows vary most."""
     values, vectors = np.linalg.eigh(rows @ rows.T)
-    kept = np.arange(len(values))[-number:][values[-number:] > 1e-10 * values[-1]]
+    largest = np.arange(len(values) - number, len(values))
+    kept = largest[values[largest] > 1e-10 * values[-1]]
     return np.linalg.qr(rows.T @ (vectors[:, kept] / np.sqrt(values[kept])))[0]
 
 

@@ -89,14 +89,11 @@ class NormalFitter:
         first = np.zeros(self._size) if start is None else start
         is_dense = self._size <= DENSE_LIMIT
         starts = distinct_starts(self._rng, self._evaluate, first, self._batch_size, is_dense)
-        first, *others = starts.points
-        # Fits from summits arrive sooner than one from far below.
-        fits = self._fits_from(map(self._near, others), [])
-        patience = PATIENCE // 3 if fits else PATIENCE
-        fits.append(self._until_converged(self._first_step(first), patience, fits))
+        fits = [self._until_converged(self._first_step(starts.points[0]), PATIENCE)]
         # A fit that goes astray may begin below the only summit.
-        if not others and not fits[0].shift < CONVERGED:
-            fits += self._fits_from([self._near(starts.summit)], fits)
+        is_astray = len(starts.points) == 1 and not fits[0].shift < CONVERGED
+        others = [starts.summit] if is_astray else starts.points[1:]
+        fits += self._fits_from(map(self._near, others))
         if is_dense and not self._is_late():
             best = max(fits, key=lambda fit: fit.elbo)
             parts = unexplained_parts(
@@ -108,7 +105,7 @@ class NormalFitter:
                 starts.summit,
                 starts.points,
             )
-            fits += self._fits_from(parts, fits)
+            fits += self._fits_from(parts)
         best, *others = sorted(fits, key=lambda fit: -fit.elbo)
         converged = best.shift < CONVERGED
         for rate in np.geomspace(0.7, 0.1, 8):
@@ -127,32 +124,22 @@ class NormalFitter:
             return narrow_normal(point)
         return local_normal(self._evaluate, self._batch_size, point)
 
-    def _fits_from(
-        self, starts: Iterable[WhiteningNormal], known: list[FitState]
-    ) -> list[FitState]:
-        fits: list[FitState] = []
-        for start in starts:
-            if not self._is_late():
-                first = self._step(FitState(start, start), 1.0)
-                fits.append(self._until_converged(first, PATIENCE // 3, [*known, *fits]))
-        return fits
+    def _fits_from(self, starts: Iterable[WhiteningNormal]) -> list[FitState]:
+        return [
+            self._until_converged(self._step(FitState(start, start), 1.0), PATIENCE // 3)
+            for start in starts
+            if not self._is_late()
+        ]
 
-    def _until_converged(
-        self, fit: FitState, patience: int, known: list[FitState]
-    ) -> FitState:
-        """Steps until they are short, or the ELBO has not grown for a while.
-
-        A fit that comes near a known one, which is no worse, would only repeat it.
-        """
+    def _until_converged(self, fit: FitState, patience: int) -> FitState:
+        """Steps until they are short, or the ELBO has not grown for a while."""
         best, since = fit.elbo, 0
         for turn in range(200):
             fit = self._step(fit, 1.0)
             since = 0 if fit.elbo > best + 1.0 else since + 1
             best = max(best, fit.elbo)
             self._report("fit", min(turn / 50, 0.9))
-            better = [other.before for other in known if other.elbo >= fit.elbo]
-            is_copy = not is_apart(fit.before, better)
-            if fit.shift < CONVERGED or since > patience or is_copy or self._is_late():
+            if fit.shift < CONVERGED or since > patience or self._is_late():
                 break
         return fit
 

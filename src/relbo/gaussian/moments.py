@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from relbo.gaussian.factors import LowRankFactor
+from relbo.gaussian.factors import LowRankFactor, rescaled
 from relbo.gaussian.fisher import distance_from_white, low_rank_normal, normal_of_draws
 from relbo.gaussian.whitening import (
     MAX_PARENTS,
@@ -351,9 +351,8 @@ def _refit_children(
     _, log_scale = _weighted_regression(
         values, [features[:, number:]], estimates, np.ones(len(values))
     )
-    if is_dense:
-        scales = np.std(straight * np.exp(-np.clip(features @ log_scale.T, -8.0, 8.0)), 0)
-        factor = factor * scales
+    scales = np.std(straight * np.exp(-np.clip(features @ log_scale.T, -8.0, 8.0)), 0)
+    factor = factor * scales if is_dense else rescaled(factor, scales)
     return _Children(loc, slopes, curve, log_scale, factor)
 
 

@@ -43,11 +43,11 @@ from relbo.sampling.tuning import ChainTuning
 MAX_WINDOW = 32
 """The largest number of iterations after which the warm-up adapts."""
 LENGTH = 1.9
-"""The mean length of a trajectory: a little more than a quarter of the period of a coordinate with
-standard deviation 1, so that successive draws are on opposite sides of the mean. Per gradient, means
-gain more from this than variances lose."""
+"""The mean length of a trajectory: more than a quarter of the period of a coordinate with standard
+deviation 1, so that successive draws are on opposite sides of the mean. Per gradient, means gain
+more from this than variances lose."""
 JITTER = 0.25
-"""The relative jitter of the length, so that a coordinate with another period does not return."""
+"""The relative jitter of the length, so that coordinates with other periods do not return."""
 LENGTHENING = 1.6
 MAX_LENGTH = 16 * LENGTH
 SLOW = 0.6
@@ -236,7 +236,7 @@ class Ensemble:
         self.normal, shift = whitening_of_draws(
             self.normal, *(part.reshape(-1, self.problem.size) for part in visited[:2])
         )
-        # Adapted from above: in better coordinates long steps are cheap to try, short ones are not.
+        # Adapted from above: long steps are cheap to try, short ones are not.
         self._log_step = max(self._log_step, _first_log_step(self.problem.size))
         self._begin(self.normal.pull(points))
         draws = visited.draws.reshape(-1, self.problem.size)

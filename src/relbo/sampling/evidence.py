@@ -15,7 +15,7 @@ PATH_LENGTHS = (8, 32, 128)
 MAX_GAP = 0.1
 """The largest distance of the two ends that counts as meeting."""
 FREE_EVALUATIONS = 700
-"""Evaluations of all chains that weighing may take in few dimensions, whatever sampling took."""
+"""Evaluations that weighing may take in few dimensions, whatever sampling took."""
 SMALL = 50
 """Beyond this dimension ends seldom meet: longer paths are tried if they are cheap."""
 

@@ -44,14 +44,16 @@ MIN_LENGTH = 16
 """Iterations of each chain, whatever number of draws is asked for."""
 MIN_EVIDENCE_DRAWS = 640
 """Annealed draws that weigh a mode."""
+MIN_SHARE = 0.7
+"""Effective draws of the slowest coordinate and of its square, as a share of the draws."""
 MAX_ROUNDS = 8
 """Attempts to get good draws."""
 NARROW_ROUND = 8
 """The length of a run where scales depend on the place, in units of the first: visits to narrow
 places are rare and long."""
 MAX_REJECTED = 0.15
-"""The largest share of rejected steps in a narrow place for which steps are surely short enough;
-beyond, runs with different steps are compared."""
+"""The largest share of rejected steps in a narrow place for which steps are short enough; beyond,
+runs with different steps are compared."""
 MAX_TRUSTED_REJECTED = 0.3
 """The largest share of rejected steps in a narrow place that is trusted."""
 
@@ -167,7 +169,7 @@ def sample_until_good(ensemble: Ensemble, num_draws: int) -> tuple[ChainDraws, l
         `num_draws` draws, and what all draws showed.
     """
     length = -(-num_draws // ensemble.num_chains)
-    wanted = 0.5 * length * ensemble.num_chains
+    wanted = MIN_SHARE * length * ensemble.num_chains
     chains, before = ensemble.sample(max(length, MIN_LENGTH)), None
     found: list[Finding] = []
     rejected = 0.0
