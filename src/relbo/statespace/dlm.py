@@ -8,7 +8,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from relbo.problem.arrays import DataLike, as_array
 from relbo.statespace.linear_gaussian import LinearGaussian
-from relbo.statespace.observations import check_values
+from relbo.statespace.observations import check_shape, check_values
 
 _WIDE = 10.0
 """The default standard deviation of a first state."""
@@ -148,8 +148,7 @@ def regression(
         initial_scale: that of the first coefficients, around zero.
     """
     covariates = jnp.asarray(as_array("covariates", covariates), jnp.result_type(float))
-    if covariates.ndim != 2:
-        raise ValueError(f"covariates: expected the shape [t, k], got {covariates.shape}")
+    check_shape("covariates", covariates, "t", "k")
     check_values("covariates", covariates, np.isfinite, "finite numbers")
     number = covariates.shape[1]
     return Block(

@@ -6,6 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Scalar
 
 from relbo.core.checks import check_integer
@@ -23,9 +24,10 @@ from relbo.statespace.kalman import (
     simulate,
 )
 from relbo.statespace.observations import (
-    check_length,
+    check_shape,
     check_values,
-    observed_entries,
+    float_arrays,
+    read_observations,
 )
 from relbo.statespace.spans import Observations, Parts
 from relbo.statespace.wide_start import Moments
@@ -95,22 +97,23 @@ class LinearGaussian(eqx.Module):
         transition_offset: ArrayLike | None = None,
         observation_offset: ArrayLike | None = None,
     ):
-        given = {
-            "initial_mean": initial_mean,
-            "initial_covariance": initial_covariance,
-            "transition": transition,
-            "transition_covariance": transition_covariance,
-            "observation": observation,
-            "observation_variance": observation_variance,
-        }
-        dtype = jnp.result_type(float, *given.values())
-        given = {name: jnp.asarray(value, dtype) for name, value in given.items()}
-        num_states, num_observed = _sizes(given)
-        for name, value, size in (
-            ("transition_offset", transition_offset, num_states),
-            ("observation_offset", observation_offset, num_observed),
-        ):
-            given[name] = jnp.zeros(size, dtype) if value is None else jnp.asarray(value, dtype)
+        check_shape("initial_mean", jnp.asarray(initial_mean), "n")
+        if jnp.ndim(observation) not in (2, 3):
+            raise ValueError(
+                "observation: expected the shape [m, n] or [t, m, n], got "
+                f"{jnp.shape(observation)}"
+            )
+        num_states, num_observed = jnp.shape(initial_mean)[0], jnp.shape(observation)[-2]
+        given = float_arrays(
+            initial_mean=initial_mean,
+            initial_covariance=initial_covariance,
+            transition=transition,
+            transition_covariance=transition_covariance,
+            observation=observation,
+            observation_variance=observation_variance,
+            transition_offset=_or_zeros(transition_offset, num_states),
+            observation_offset=_or_zeros(observation_offset, num_observed),
+        )
         _check_shapes(given, num_states, num_observed)
         for name, variances in _variances(given):
             check_values(name, variances, lambda x: x >= 0, "variances of zero or more")
@@ -191,9 +194,7 @@ class LinearGaussian(eqx.Module):
     def _prepare(
         self, series: DataLike, mask: ArrayLike | None, num_ahead: int = 0
     ) -> tuple[Observations, Parts]:
-        series = jnp.asarray(as_array("series", series))
-        check_length(series)
-        observed = observed_entries(series, mask)
+        series, observed = read_observations(series, mask)
         if series.ndim == 1 and self.num_observed == 1:
             series, observed = series[:, None], observed[:, None]
         if series.ndim != 2 or series.shape[1] != self.num_observed:
@@ -201,8 +202,7 @@ class LinearGaussian(eqx.Module):
                 f"series: expected the shape [t, {self.num_observed}]"
                 f"{' or [t]' if self.num_observed == 1 else ''}, got {series.shape}"
             )
-        # Missing entries are multiplied by zero later, which would keep a NaN.
-        values = jnp.where(observed, series, 0).astype(self.initial_mean.dtype)
+        values = series.astype(self.initial_mean.dtype)
         return Observations(values, observed), self._parts(series.shape[0] + num_ahead)
 
     def _parts(self, num_steps: int) -> Parts:
@@ -229,15 +229,9 @@ class LinearGaussian(eqx.Module):
         return jax.tree.map(lambda leaf: leaf + zero_or_nan, results)
 
 
-def _sizes(given: dict[str, Array]) -> tuple[int, int]:
-    mean, observation = given["initial_mean"], given["observation"]
-    if mean.ndim != 1 or mean.shape[0] == 0:
-        raise ValueError(f"initial_mean: expected a vector, got the shape {mean.shape}")
-    if observation.ndim not in (2, 3):
-        raise ValueError(
-            f"observation: expected the shape [m, n] or [t, m, n], got {observation.shape}"
-        )
-    return mean.shape[0], observation.shape[-2]
+def _or_zeros(offset: ArrayLike | None, size: int) -> ArrayLike:
+    # Integers, which take the type of the other parts.
+    return np.zeros(size, int) if offset is None else offset
 
 
 def _check_shapes(given: dict[str, Array], num_states: int, num_observed: int) -> None:
