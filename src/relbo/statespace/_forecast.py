@@ -195,8 +195,7 @@ def forecast(
     """
     check_choice("transform", transform, ("auto", "none", "log"))
     check_integer("horizon", horizon, 1)
-    if season is not None:
-        check_integer("season", season, 2)
+    check_integer("season", season, 2, optional=True)
     read = read_series(series, dates)
     if transform == "log" and not _is_positive(read.values):
         raise ValueError(

@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, Int, Scalar
 
+from relbo.core.checks import check_shape
 from relbo.statespace.forward import safe_log, smooth_states
-from relbo.statespace.observations import check_shape, float_arrays
+from relbo.statespace.observations import float_arrays
 
 
 class DecodedStates(NamedTuple):

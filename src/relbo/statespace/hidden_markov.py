@@ -9,7 +9,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray, Scalar
 
-from relbo.core.checks import check_integer
+from relbo.core.checks import check_integer, check_shape
 from relbo.core.random import KeyLike, as_key
 from relbo.evaluate.forecasts import CategoricalForecast
 from relbo.problem.arrays import DataLike
@@ -22,7 +22,6 @@ from relbo.statespace.forward import (
     smooth_states,
 )
 from relbo.statespace.observations import (
-    check_shape,
     check_values,
     float_arrays,
     read_observations,

@@ -82,7 +82,7 @@ def importance_draws(
 def draw_by_importance(
     key: KeyLike, model: Model, values: Any, *, num_draws: int, num_weighed: int = 2_000
 ) -> ImportanceDraws:
-    """Does the same for a model of any pytree of arrays."""
+    """Draws as `importance_draws` does, for a model that takes any pytree of arrays."""
     check_integer("num_draws", num_draws, 1)
     check_integer("num_weighed", num_weighed, 50 * _NUM_ROUNDS)
     problem = read(model, (values,))

@@ -9,7 +9,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Scalar
 
-from relbo.core.checks import check_integer
+from relbo.core.checks import check_integer, check_shape
 from relbo.core.random import KeyLike, as_key
 from relbo.evaluate.forecasts import NormalForecast
 from relbo.problem.arrays import DataLike, as_array
@@ -24,23 +24,12 @@ from relbo.statespace.kalman import (
     simulate,
 )
 from relbo.statespace.observations import (
-    check_shape,
     check_values,
     float_arrays,
     read_observations,
 )
 from relbo.statespace.spans import Observations, Parts
 from relbo.statespace.wide_start import Moments
-
-_CONSTANT_NDIM = {
-    "transition": 2,
-    "transition_offset": 1,
-    "transition_covariance": 2,
-    "observation": 2,
-    "observation_offset": 1,
-    "observation_variance": 1,
-}
-"""The number of axes of each part if it is the same at every step."""
 
 
 class LinearGaussian(eqx.Module):
@@ -114,7 +103,13 @@ class LinearGaussian(eqx.Module):
             transition_offset=_or_zeros(transition_offset, num_states),
             observation_offset=_or_zeros(observation_offset, num_observed),
         )
-        _check_shapes(given, num_states, num_observed)
+        check_shape("initial_covariance", given["initial_covariance"], num_states, num_states)
+        for name, shape in _shapes_of_parts(num_states, num_observed).items():
+            found, sizes = given[name].shape, ", ".join(map(str, shape))
+            if shape not in (found, found[1:]):
+                raise ValueError(
+                    f"{name}: expected the shape [{sizes}] or [t, {sizes}], got {found}"
+                )
         for name, variances in _variances(given):
             check_values(name, variances, lambda x: x >= 0, "variances of zero or more")
         for name, value in given.items():
@@ -174,8 +169,7 @@ class LinearGaussian(eqx.Module):
         read, parts = self._prepare(series, mask, num_steps)
         length = read.values.shape[0]
         before, after = (parts.at(when) for when in (slice(length), slice(length, None)))
-        steps = jnp.arange(num_steps)
-        mean, variance = kalman_forecast(self._start, before, after, read, steps)
+        mean, variance = kalman_forecast(self._start, before, after, read, num_steps)
         if jnp.ndim(as_array("series", series)) == 1:
             mean, variance = mean[:, 0], variance[:, 0]
         return NormalForecast(mean, self._nan_if_invalid(jnp.sqrt(variance)))
@@ -207,9 +201,9 @@ class LinearGaussian(eqx.Module):
 
     def _parts(self, num_steps: int) -> Parts:
         constant, changing = {}, {}
-        for name, ndim in _CONSTANT_NDIM.items():
+        for name, shape in _shapes_of_parts(self.num_states, self.num_observed).items():
             value = getattr(self, name)
-            if value.ndim == ndim:
+            if value.ndim == len(shape):
                 constant[name] = value
                 continue
             if value.shape[0] < num_steps:
@@ -234,26 +228,16 @@ def _or_zeros(offset: ArrayLike | None, size: int) -> ArrayLike:
     return np.zeros(size, int) if offset is None else offset
 
 
-def _check_shapes(given: dict[str, Array], num_states: int, num_observed: int) -> None:
-    square = (num_states, num_states)
-    wanted = {
-        "initial_covariance": square,
-        "transition": square,
-        "transition_covariance": square,
+def _shapes_of_parts(num_states: int, num_observed: int) -> dict[str, tuple[int, ...]]:
+    """Returns the shape of each part that may change with time, if it does not."""
+    return {
+        "transition": (num_states, num_states),
+        "transition_covariance": (num_states, num_states),
+        "transition_offset": (num_states,),
         "observation": (num_observed, num_states),
         "observation_variance": (num_observed,),
-        "transition_offset": (num_states,),
         "observation_offset": (num_observed,),
     }
-    for name, shape in wanted.items():
-        found = given[name].shape
-        may_change = name in _CONSTANT_NDIM
-        if found != shape and not (may_change and found[1:] == shape):
-            sizes = ", ".join(map(str, shape))
-            raise ValueError(
-                f"{name}: expected the shape [{sizes}]"
-                f"{f' or [t, {sizes}]' if may_change else ''}, got {found}"
-            )
 
 
 def _variances(parts: dict[str, Array]) -> list[tuple[str, Array]]:

@@ -52,17 +52,6 @@ def float_arrays(**given: ArrayLike) -> dict[str, Array]:
     return {name: jnp.asarray(value, dtype) for name, value in given.items()}
 
 
-def check_shape(name: str, value: Array, *sizes: int | str) -> None:
-    """Raises an error unless an array has a shape; a letter stands for any size but zero."""
-    fits = len(sizes) == value.ndim and all(
-        found > 0 if isinstance(size, str) else found == size
-        for found, size in zip(value.shape, sizes, strict=True)
-    )
-    if not fits:
-        expected = ", ".join(map(str, sizes))
-        raise ValueError(f"{name}: expected the shape [{expected}], got {value.shape}")
-
-
 def check_values(
     name: str, values: Array, is_valid: Callable[[np.ndarray], Any], expected: str
 ) -> None:

@@ -12,7 +12,7 @@ import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array, ArrayLike, Float
 
-from relbo.core.checks import check_choice
+from relbo.core.checks import check_choice, check_integer, check_shape
 from relbo.core.parameters import is_traced
 from relbo.evaluate.forecasts import NormalMixtureForecast
 from relbo.problem.arrays import DataLike, as_array
@@ -26,7 +26,7 @@ from relbo.statespace.dlm import (
     seasonal,
 )
 from relbo.statespace.linear_gaussian import LinearGaussian
-from relbo.statespace.observations import check_length, check_shape
+from relbo.statespace.observations import check_length
 from relbo.statespace.scale_prior import NormalScale
 
 Slope = Literal["slow", "fast", "none"]
@@ -105,8 +105,7 @@ class StructuralModel:
         forgetting: bool = True,
         slope: Slope = "slow",
     ):
-        if period is not None and period < 2:
-            raise ValueError(f"period: expected at least 2 steps, or None, got {period}")
+        check_integer("period", period, 2, optional=True)
         self.period = period
         check_choice("slope", slope, get_args(Slope))
         if covariates is not None:

@@ -44,16 +44,10 @@ class TrendProgram:
     def pad(
         self, series: Float[np.ndarray, " t"], num_steps: int, kind: TrendKind
     ) -> SeriesWithTrend:
-        """Adds missing values for the steps of a forecast, and up to a common length.
+        """Adds missing values, to `num_steps` in all or more, and the numbers of a trend.
 
-        Args:
-            series: the observed series.
-            num_steps: least number of steps in all.
-            kind: as `slope` of `StructuralModel`, or `"damped"`: the slope may change as much
-                as a fast one, and decays to zero.
-
-        Raises:
-            ValueError: if the series is constant, all missing or too short.
+        The kinds are those of `slope` of `StructuralModel` and `"damped"`: the slope may change
+        as much as a fast one, and decays to zero.
         """
         total = -(-num_steps // _STEPS) * _STEPS
         self.model.check_shape(jnp.asarray(series))
@@ -75,14 +69,9 @@ def forecast_draws(
     draws: dict[str, Float[Array, " k"]],
     trends: Trend,
 ) -> tuple[Float[Array, "k h"], Float[Array, "k h"]]:
-    """Returns means and standard deviations of the next steps.
+    """Returns means and standard deviations of the next steps, for draws of the sites.
 
-    Args:
-        model: the model.
-        horizon: number of steps.
-        data: the series, with at least as many missing values at its end.
-        draws: draws of the sites.
-        trends: the trend of each draw, in place of that of the data.
+    The series has at least as many missing values at its end. Each draw has a trend of its own.
     """
     length = data.scale.length.astype(int)
 
