@@ -268,7 +268,13 @@ def _interpolate(
     at: Float[Array, " m"], known_at: Float[Array, " n"], known: Float[Array, "n k"]
 ) -> Float[Array, "m k"]:
     """Interpolates linearly between known rows, constant outside them."""
-    return jax.vmap(lambda column: jnp.interp(at, known_at, column), 1, 1)(known)
+    if known.shape[0] == 1:
+        return jnp.broadcast_to(known, (at.shape[0], known.shape[1]))
+    after = jnp.clip(jnp.searchsorted(known_at, at), 1, known_at.shape[0] - 1)
+    width = known_at[after] - known_at[after - 1]
+    share = (at - known_at[after - 1]) / jnp.where(width > 0, width, 1.0)
+    share = jnp.clip(share, 0.0, 1.0)[:, None]
+    return (1 - share) * known[after - 1] + share * known[after]
 
 
 def _lengths(betas: Float[Array, " n"], speeds: Float[Array, " n"]) -> Float[Array, " n"]:

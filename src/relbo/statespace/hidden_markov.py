@@ -156,7 +156,7 @@ class HiddenMarkov(eqx.Module):
         """
         symbols, observed = read_observations(series, mask)
         check_shape("series", symbols, "t")
-        is_symbol = lambda x: (x >= 0) & (x < self.num_symbols) & (x == x // 1)
+        is_symbol = lambda x: (x >= 0) & (x < self.num_symbols) & (x == x.round())
         expected = f"whole numbers from 0 to {self.num_symbols - 1}"
         check_values("series", symbols, is_symbol, expected)
         index = symbols.astype(int)
