@@ -61,7 +61,7 @@ def progress_bar(show: bool, callback: Callback | None = None) -> Iterator[Repor
 
 
 def sticky(callback: Callback | None) -> Callback | None:
-    """Returns a callback that goes on asking to stop once it did."""
+    """Returns a callback that keeps asking to stop once it has."""
     if callback is None:
         return None
     asked = []

@@ -48,9 +48,9 @@ def _run(command: str, arguments: dict[str, Any], interrupted: str) -> int:
         return _complain(str(error), WRONG_INPUT)
     except OutputError as error:
         return _complain(str(error), FAILED)
-    except (Exception, KeyboardInterrupt) as error:
-        if _was_interrupted(error):
-            return _complain(f"{command}: {interrupted}", FAILED)
+    except KeyboardInterrupt:  # where the caller handles Ctrl-C
+        return _complain(f"{command}: {interrupted}", FAILED)
+    except Exception:
         traceback.print_exc()
         return _complain(f"{command}: failed", FAILED)
 
@@ -67,13 +67,6 @@ def _doctor() -> int:
     from relbo.commands.doctor import run_doctor
 
     return DONE if run_doctor() else FAILED
-
-
-def _was_interrupted(error: BaseException | None) -> bool:
-    """Returns whether Ctrl-C is behind an error: Python 3.11 replaces it in some imports."""
-    while error is not None and not isinstance(error, KeyboardInterrupt):
-        error = error.__cause__ or error.__context__
-    return error is not None
 
 
 def _complain(message: str, code: int) -> int:

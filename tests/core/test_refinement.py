@@ -63,7 +63,7 @@ BASE = relbo.DiagonalNormal(jnp.zeros(2))
         ),
         (lambda: relbo.DiagonalNormal(jnp.zeros(2), -1.0), "scale"),
         (lambda: relbo.DiagonalNormal(jnp.zeros(2), jnp.ones(3)), "scale must"),
-        (lambda: relbo.MultivariateNormal(jnp.zeros((2, 2))), "expected a vector"),
+        (lambda: relbo.MultivariateNormal(jnp.zeros((2, 2))), r"loc: expected the shape \[d\]"),
         (lambda: relbo.MultivariateNormal(jnp.zeros(2), jnp.eye(3)), "scale_tril"),
     ],
 )

@@ -141,7 +141,7 @@ def test_tempering_keeps_a_minimal_effective_sample_size():
 
 def test_invalid_arguments_raise_an_error_with_their_name():
     draws = posterior_draws()
-    with pytest.raises(ValueError, match=r"draws: expected the shape \(10, draws, d\)"):
+    with pytest.raises(ValueError, match=r"draws: expected the shape \[10, draws, d\]"):
         estimate(draws[:3])
     for name, value in {
         "num_draws": 1,

@@ -229,7 +229,7 @@ def test_an_invalid_symbol_in_a_compiled_function_gives_nan():
     ("name", "value", "message"),
     [
         ("initial", np.array([0.5, 0.5, 0.5]), "add up to 1"),
-        ("initial", np.ones((1, 1)), "expected a vector"),
+        ("initial", np.ones((1, 1)), r"expected the shape \[k\]"),
         ("transition", np.eye(2), "expected the shape"),
         ("transition", 2 * np.eye(3) - 0.5 * np.roll(np.eye(3), 1), "zero or more"),
         ("emission", np.eye(2), r"expected the shape \[3, s\]"),

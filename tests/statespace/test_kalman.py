@@ -309,7 +309,7 @@ def one_state(**changes):
         ({"transition_covariance": -np.ones((1, 1))}, "transition_covariance: expected"),
         ({"initial_covariance": -np.ones((1, 1))}, "initial_covariance: expected variances"),
         ({"initial_mean": np.zeros(2)}, r"initial_covariance: expected the shape \[2, 2\]"),
-        ({"initial_mean": np.zeros((1, 1))}, "initial_mean: expected a vector"),
+        ({"initial_mean": np.zeros((1, 1))}, r"initial_mean: expected the shape \[n\]"),
         ({"observation": np.ones(1)}, r"observation: expected the shape \[m, n\]"),
         ({"transition": np.ones((5, 2, 1))}, r"transition: .* or \[t, 1, 1\]"),
         ({"observation_offset": np.zeros(2)}, "observation_offset"),

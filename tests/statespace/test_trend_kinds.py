@@ -7,13 +7,7 @@ from numpyro.infer.util import log_density
 
 from relbo.statespace import StructuralModel, forecast
 from relbo.statespace.structural import Trend
-from relbo.statespace.trend_kinds import (
-    TREND_KINDS,
-    SeriesWithTrend,
-    TrendProgram,
-    forecast_draws,
-    trend_of,
-)
+from relbo.statespace.trend_kinds import TREND_KINDS, TrendProgram, forecast_draws
 
 RNG = np.random.default_rng(0)
 SERIES = 50 + np.arange(40) * 0.5 + np.tile([3.0, -1, 0, -2], 10) + RNG.normal(size=40)
@@ -29,17 +23,16 @@ VALUES = {
 @pytest.mark.parametrize("kind", ["slow", "fast", "none"])
 def test_each_kind_is_the_structural_model_of_that_slope(x64, kind):
     program, model = TrendProgram(4), StructuralModel(4, slope=kind)
-    padded = program.pad(SERIES, 46)
-    assert len(padded.values) == 48
-    trend = trend_of(kind, padded)
-    process = program.process(VALUES, SeriesWithTrend(padded, trend))
+    data = program.pad(SERIES, 46, kind)
+    assert len(data.values) == 48
+    process = program.model.process_of_scale(VALUES, data.scale, data.trend)
     expected = model.process(VALUES, SERIES)
-    assert float(process.log_likelihood(padded.values)) == pytest.approx(
+    assert float(process.log_likelihood(data.values)) == pytest.approx(
         float(expected.log_likelihood(SERIES)), rel=1e-9
     )
     draws = {name: jnp.full(2, value) for name, value in VALUES.items()}
-    trends = Trend(*(jnp.full(2, value) for value in trend))
-    mean, scale = forecast_draws(program, 6, padded, draws, trends)
+    trends = Trend(*(jnp.full(2, value) for value in data.trend))
+    mean, scale = forecast_draws(program.model, 6, data, draws, trends)
     ahead = model.forecast(draws, SERIES, 6)
     np.testing.assert_allclose(mean, ahead.loc, rtol=1e-7)
     np.testing.assert_allclose(scale, ahead.scale, rtol=1e-7)
@@ -47,12 +40,13 @@ def test_each_kind_is_the_structural_model_of_that_slope(x64, kind):
 
 def test_a_damped_trend_levels_off(x64):
     program = TrendProgram(None)
-    padded = program.pad(SERIES, 240)
     draws = {name: jnp.full(1, VALUES[name]) for name in VALUES if name != "seasonal_scale"}
     ahead = {}
     for kind in TREND_KINDS:
-        trends = Trend(*(jnp.full(1, value) for value in trend_of(kind, padded)))
-        ahead[kind] = np.asarray(forecast_draws(program, 200, padded, draws, trends)[0][0])
+        data = program.pad(SERIES, 240, kind)
+        trends = Trend(*(jnp.full(1, value) for value in data.trend))
+        means, _ = forecast_draws(program.model, 200, data, draws, trends)
+        ahead[kind] = np.asarray(means[0])
     last_rise = {kind: path[-1] - path[-2] for kind, path in ahead.items()}
     first_rise = {kind: path[1] - path[0] for kind, path in ahead.items()}
     assert last_rise["slow"] > 0.3
@@ -62,10 +56,8 @@ def test_a_damped_trend_levels_off(x64):
 
 def test_a_model_with_a_slope_has_the_priors_of_the_program(x64):
     program, model = TrendProgram(4), StructuralModel(4, slope="fast")
-    padded = program.pad(SERIES, 46)
     values = {name: jnp.asarray(value) for name, value in VALUES.items()}
-    data = SeriesWithTrend(padded, trend_of("fast", padded))
-    found, _ = log_density(program, (data,), {}, values)
+    found, _ = log_density(program, (program.pad(SERIES, 46, "fast"),), {}, values)
     expected, _ = log_density(model, (SERIES,), {}, values)
     assert float(found) == pytest.approx(float(expected), rel=1e-9)
 

@@ -40,12 +40,7 @@ def read_data(path: Path) -> Values:
 
 
 def match_arguments(model: Callable[..., Any], values: Mapping[str, Any], source: str) -> None:
-    """Checks that the data are the arguments of a model.
-
-    Args:
-        model: the model.
-        values: the data by name.
-        source: where the data come from, for the message.
+    """Checks that the data, which come from `source`, are the arguments of a model.
 
     Raises:
         InputError: if an argument is missing or unknown.
@@ -72,11 +67,6 @@ def match_arguments(model: Callable[..., Any], values: Mapping[str, Any], source
             f"{source}: the model does not take {_listed(unknown)}; it takes {_listed(takes)}"
             + (f" (did you mean '{close[0]}'?)" if close else "")
         )
-
-
-def describe_shapes(values: Mapping[str, Any]) -> str:
-    """Describes the data by their shapes, such as `y (8,), sigma (8,)`."""
-    return ", ".join(f"{name} {np.shape(value)}" for name, value in values.items())
 
 
 def _listed(names: Collection[str]) -> str:

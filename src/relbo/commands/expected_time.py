@@ -30,15 +30,8 @@ def expected_seconds(model: Any, data: dict[str, Any], num_draws: int) -> float 
     """Returns roughly how long `relbo.infer` takes on a posterior without difficulties.
 
     It compiles one gradient of all chains and times it: the number of gradients that a run
-    needs is known to a factor of two, more are needed where chains mix slowly.
-
-    Args:
-        model: a NumPyro model.
-        data: its arguments by name.
-        num_draws: number of draws.
-
-    Returns:
-        Seconds, or `None` if the model cannot be read; inference then says why.
+    needs is known to a factor of two, more are needed where chains mix slowly. Returns `None`
+    if the model cannot be read; inference then says why.
     """
     try:
         problem = read(model, (), data)

@@ -1,11 +1,10 @@
 """Runs `relbo fit`: infers a posterior and writes it with a summary and figures."""
 
-import contextlib
 import shutil
 import textwrap
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ import numpy as np
 
 import relbo
 from relbo.commands import InputError
-from relbo.commands.data_file import describe_shapes, match_arguments, read_data
+from relbo.commands.data_file import match_arguments, read_data
 from relbo.commands.expected_time import announcement, expected_seconds
 from relbo.commands.fit_figures import draw_figures
 from relbo.commands.model_file import first_line, load_model, location
@@ -97,7 +96,8 @@ def _read(request: FitRequest) -> _ModelWithData:
     read = {} if request.data is None else read_data(request.data)
     match_arguments(model, read, "no --data" if request.data is None else str(request.data))
     data = {n: jnp.asarray(v) if isinstance(v, np.ndarray) else v for n, v in read.items()}
-    described = f"the data: {describe_shapes(data)}" if data else "without data"
+    shapes = ", ".join(f"{name} {np.shape(value)}" for name, value in data.items())
+    described = f"the data: {shapes}" if data else "without data"
     try:
         trial = try_model(model, data)
     except InputError as error:
@@ -130,8 +130,7 @@ def _infer(request: FitRequest, problem: _ModelWithData, directory: Path) -> Pos
     model, data, _ = problem
     try:
         if request.wants_guide:
-            with _resumable(directory) as checkpoints:
-                return _infer_from_guide(request, problem, checkpoints)
+            return _infer_from_guide(request, problem, directory / "training")
         return relbo.infer(jr.key(request.seed), model, (), data, num_draws=request.num_draws)
     except ValueError as error:
         raised_in = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
@@ -139,14 +138,6 @@ def _infer(request: FitRequest, problem: _ModelWithData, directory: Path) -> Pos
             raise
         # relbo raised the error itself, to refuse an input.
         raise InputError(f"{request.target}: {first_line(error)}") from error
-
-
-@contextlib.contextmanager
-def _resumable(directory: Path) -> Iterator[Path]:
-    """Yields a directory for checkpoints, which are removed when the run is complete."""
-    checkpoints = directory / "training"
-    yield checkpoints
-    shutil.rmtree(checkpoints, ignore_errors=True)
 
 
 def _infer_from_guide(
@@ -157,10 +148,9 @@ def _infer_from_guide(
     num_steps = 8 if request.refine_steps is None else request.refine_steps
     guide = relbo.AutoRefined(model, kernel=kernel, num_steps=num_steps)
     fit_key, sample_key = jr.split(jr.key(request.seed))
-    training: dict[str, Any] = {}
+    training: dict[str, Any] = {"checkpoint_dir": checkpoints}
     if request.train_steps is not None:
         training["num_iterations"] = request.train_steps
-    training["checkpoint_dir"] = checkpoints
     fitted = relbo.fit(fit_key, model, (), data, guide=guide, **training)
     print(f"guide: {fitted.message}")
     posterior = relbo.sample(
@@ -175,6 +165,8 @@ def _infer_from_guide(
     )
     if fitted.result == "diverged":
         posterior.add_note(f"The fit of the guide {fitted.message}.")
+    # The run is complete.
+    shutil.rmtree(checkpoints, ignore_errors=True)
     return posterior
 
 

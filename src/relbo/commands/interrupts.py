@@ -17,7 +17,7 @@ _EXIT_CODE = 1
 def interruptible(message: str) -> Iterator[None]:
     """Ends the process on Ctrl-C, with a message and without a traceback.
 
-    An exception would not do: Python ignores one that is raised in a callback of the garbage
+    An exception is not enough: Python ignores one that is raised in a callback of the garbage
     collector, of which JAX has one, and extensions crash if one is raised while they are
     imported or while JAX shuts down. Commands write files in one step, so that nothing is left
     half written.

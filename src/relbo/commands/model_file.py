@@ -36,7 +36,7 @@ def load_model(target: str) -> Callable[..., Any]:
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the first line of an error; with its type unless that is a plain one."""
+    """Returns the first line of an error, after its type if that says more."""
     lines = str(error).strip().splitlines() or [""]
     plain = isinstance(error, ValueError | TypeError) and lines[0]
     return lines[0] if plain else f"{type(error).__name__}: {lines[0]}".rstrip(": ")

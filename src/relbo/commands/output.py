@@ -40,7 +40,7 @@ def exclusive(directory: Path) -> Iterator[None]:
             file.flush()
         except OSError as error:
             raise InputError(_unwritable(directory, error)) from error
-        # Those of a process that was killed; nobody else writes here now.
+        # Left by a process that was killed; no other process writes here now.
         for drafts in directory.glob(f"{_DRAFTS}*"):
             shutil.rmtree(drafts, ignore_errors=True)
         try:

@@ -9,13 +9,14 @@ import numpyro.distributions as dist
 
 from relbo.commands import InputError
 from relbo.problem.call import Call
-from relbo.problem.refusals import NEEDS_VALUES
 from relbo.problem.traces import (
+    NEEDS_VALUES,
     Sites,
     discrete_latents,
     initial_run,
     is_observed,
     latent_names,
+    trace_abstractly,
     unwrapped,
 )
 
@@ -54,11 +55,7 @@ def try_model(model: Callable[..., Any], data: dict[str, Any]) -> ModelTrial:
             )
         )
 
-    try:
-        jax.eval_shape(visit)
-    except NEEDS_VALUES:
-        # The model branches on values, so it has to be run with them.
-        visit()
+    trace_abstractly(visit)
     return seen[-1]
 
 

@@ -1,1 +1,1 @@
-"""The idea itself, in pure JAX: kernels, accounts, bases and the refinement that joins them."""
+"""Kernels, accounts, bases and the refinement that joins them, in pure JAX."""

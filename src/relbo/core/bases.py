@@ -11,6 +11,7 @@ import jax.random as jr
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray, PyTree, Scalar
 
+from relbo.core.checks import check_shape
 from relbo.core.parameters import Positive
 from relbo.core.random import KeyLike, as_key
 
@@ -160,16 +161,10 @@ class MultivariateNormal(AbstractNormal):
 
     def __init__(self, loc: ArrayLike, scale_tril: ArrayLike | None = None):
         self.loc = jnp.asarray(loc, jnp.result_type(float, loc))
-        if self.loc.ndim != 1:
-            raise ValueError(
-                f"MultivariateNormal(loc): expected a vector, got {self.loc.shape}"
-            )
+        check_shape("loc", self.loc, "d")
         eye = jnp.eye(self.loc.shape[0], dtype=self.loc.dtype)
         scale_tril = eye if scale_tril is None else jnp.asarray(scale_tril)
-        if scale_tril.shape != eye.shape:
-            raise ValueError(
-                f"scale_tril: expected the shape {eye.shape}, got {scale_tril.shape}"
-            )
+        check_shape("scale_tril", scale_tril, *eye.shape)
         self.scale_diagonal = Positive(jnp.diagonal(scale_tril), name="scale_tril's diagonal")
         self.scale_lower = jnp.tril(scale_tril, -1)
 

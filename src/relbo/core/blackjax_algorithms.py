@@ -85,7 +85,9 @@ def as_sampling_algorithm(
     there = coordinates(base, logdensity_fn, whiten=refinement.space == "whitened")
     ravel, unravel = flattener(there.base.centre)
     value_and_score = jax.value_and_grad(flat_logdensity(there.logdensity_fn, unravel))
-    kernel = _last_kernel(refinement, there.base.centre)
+    kernel = flatten_parameters(refinement.kernel, there.base.centre, interacting=False)
+    changing, constant = split_per_step(kernel)
+    kernel = eqx.combine(constant, jax.tree.map(lambda values: values[-1], changing))
     max_score = refinement.score_cap(there.base)
 
     def arrived(flat: Float[Array, " d"], memory: PyTree) -> RefinementState:
@@ -185,13 +187,6 @@ def _refuse_interacting(refinement: Refinement) -> None:
             f"refinement: particles of {type(refinement.kernel).__name__} move together, and a "
             "chain of BlackJAX has one: use another kernel, such as relbo.Underdamped(0.1)"
         )
-
-
-def _last_kernel(refinement: Refinement, position: PyTree) -> AbstractKernel:
-    """Returns the kernel of the last step."""
-    kernel = flatten_parameters(refinement.kernel, position, interacting=False)
-    changing, constant = split_per_step(kernel)
-    return eqx.combine(constant, jax.tree.map(lambda values: values[-1], changing))
 
 
 def _to_walk(refinement: Refinement, base: AbstractBase, position: PyTree) -> PyTree:

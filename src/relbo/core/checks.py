@@ -5,8 +5,10 @@ from numbers import Real
 from typing import Any
 
 
-def check_integer(name: str, value: Any, least: int) -> None:
-    """Raises `ValueError` unless `value` is an integer of at least `least`."""
+def check_integer(name: str, value: Any, least: int, *, optional: bool = False) -> None:
+    """Raises `ValueError` unless `value` is an integer of at least `least` (or `None`)."""
+    if optional and value is None:
+        return
     try:
         is_valid = not isinstance(value, bool) and operator.index(value) >= least
     except TypeError:
@@ -27,8 +29,10 @@ def check_instance(name: str, value: Any, kind: type, example: str) -> None:
         raise ValueError(f"{name}: expected an instance such as {example}, got {value!r}")
 
 
-def check_positive(name: str, value: Any) -> None:
-    """Raises `ValueError` unless `value` is a positive number."""
+def check_positive(name: str, value: Any, *, optional: bool = False) -> None:
+    """Raises `ValueError` unless `value` is a positive number (or `None`)."""
+    if optional and value is None:
+        return
     if not _is_number(value) or not value > 0:
         raise ValueError(f"{name}: expected a positive number, got {value!r}")
 
@@ -49,6 +53,17 @@ def check_bool(name: str, value: Any) -> None:
     """Raises `ValueError` unless `value` is a bool."""
     if not isinstance(value, bool):
         raise ValueError(f"{name}: expected a bool, got {type(value).__name__} {value!r}")
+
+
+def check_shape(name: str, value: Any, *sizes: int | str) -> None:
+    """Raises `ValueError` unless an array has a shape; a word stands for any size but 0."""
+    fits = len(sizes) == value.ndim and all(
+        found > 0 if isinstance(size, str) else found == size
+        for found, size in zip(value.shape, sizes, strict=True)
+    )
+    if not fits:
+        expected = ", ".join(map(str, sizes))
+        raise ValueError(f"{name}: expected the shape [{expected}], got {value.shape}")
 
 
 def _is_number(value: Any) -> bool:

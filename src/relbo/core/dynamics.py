@@ -32,13 +32,7 @@ def start_leapfrog(
 ) -> tuple[Any, Any]:
     """Kicks the momentum by half a step and moves the position by a whole one.
 
-    Args:
-        position, momentum, score: where it starts.
-        step_size: a number, or one per coordinate.
-        kick: the strength of the kick; see `EVEN_KICK`.
-
-    Returns:
-        The new position and the momentum at half a step.
+    The strength `kick` is one for a leapfrog; see `EVEN_KICK`.
     """
     momentum = end_leapfrog(momentum, score, step_size, kick)
     return position + step_size * momentum, momentum
@@ -88,11 +82,7 @@ def log_weight_increment(before: Any, after: Any) -> Any:
 
     The refreshments leave N(0, I) invariant, so that the ratio of the densities of the reversed
     and the forward path is $\log N(\rho') - \log N(\rho)$ for each trajectory, with the momenta
-    $\rho$ after the refreshment and $\rho'$ at its end.
-
-    Args:
-        before: the momentum after the refreshment.
-        after: the momentum at the end of the trajectory.
+    $\rho$ after the refreshment (`before`) and $\rho'$ at its end (`after`).
     """
     return kinetic_energy(before) - kinetic_energy(after)
 

@@ -1,4 +1,4 @@
-"""Fingerprints: what identifies a run, so that the files of another are not continued."""
+"""Fingerprints identify a run, so that the files of another run are not continued."""
 
 import hashlib
 from typing import Any
@@ -10,7 +10,7 @@ import numpy as np
 from relbo.core.random import is_typed_key
 
 Fingerprint = dict[str, Any]
-"""A description of a run, which JSON can hold."""
+"""A description of a run that can be written as JSON."""
 
 
 def digest(tree: Any) -> str:
@@ -33,7 +33,7 @@ def name_of(thing: Any) -> str:
 
 
 def differences(ours: Fingerprint, theirs: Fingerprint) -> list[str]:
-    """Says in words where two fingerprints differ."""
+    """Describes where two fingerprints differ."""
     found = []
     for name in ours:
         one, other = ours[name], theirs.get(name)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Bool, PRNGKeyArray, PyTree, Scalar
 
-from relbo.core.kernels import AbstractKernel, Departure
+from relbo.core.kernels import Departure
 from relbo.core.parameters import split_per_step, with_known_values
 
 if TYPE_CHECKING:
@@ -139,7 +139,11 @@ def walk(
     num_moves = refinement.num_steps * kernel.evaluations_per_step
     changing, constant = split_per_step(kernel)
     noise_key, probe_key = jr.split(key) if account.counts_volume else (key, key)
-    noise = _noise(kernel, noise_key, num_moves, position)
+    noise = None
+    if kernel.randomness != "none":
+        # For the start, for each move and for the last turn. Outside the loop this compiles to
+        # one generator and runs as one vectorised call.
+        noise = jr.normal(noise_key, (num_moves + 2, *position.shape), position.dtype)
     evaluate = _evaluator(refinement, logdensity_fn, base_logdensity_fn)
     is_forward_mode = refinement.execution.forward_mode_differentiation
     is_capped = refinement.space == "whitened" and max_score is not None
@@ -238,36 +242,21 @@ def _evaluator(
     logdensity_fn: Callable[[Array], Scalar],
     base_logdensity_fn: Callable[[Array], Scalar],
 ) -> Callable[[Array], _Evaluation]:
-    def value_and_score(position: Array) -> tuple[Scalar, Array]:
-        if not refinement.execution.forward_mode_differentiation:
-            return jax.value_and_grad(logdensity_fn)(position)
-        twice = lambda z: (lambda value: (value, value))(logdensity_fn(z))
-        score, logdensity = jax.jacfwd(twice, has_aux=True)(position)
-        return logdensity, score
-
     def evaluate_one(position: Array) -> _Evaluation:
-        logdensity, score = value_and_score(position)
-        if refinement.anneal is None:
-            return _Evaluation(logdensity, score, None)
-        return _Evaluation(logdensity, score, jax.grad(base_logdensity_fn)(position))
+        if refinement.execution.forward_mode_differentiation:
+            twice = lambda z: (lambda value: (value, value))(logdensity_fn(z))
+            score, logdensity = jax.jacfwd(twice, has_aux=True)(position)
+        else:
+            logdensity, score = jax.value_and_grad(logdensity_fn)(position)
+        is_annealed = refinement.anneal is not None
+        base_score = jax.grad(base_logdensity_fn)(position) if is_annealed else None
+        return _Evaluation(logdensity, score, base_score)
 
     def evaluate_together(position: Array) -> _Evaluation:
         each = jax.vmap(evaluate_one)(position)
         return each._replace(logdensity=jnp.sum(each.logdensity))
 
     return evaluate_together if refinement.kernel.interacting else evaluate_one
-
-
-def _noise(
-    kernel: AbstractKernel, key: PRNGKeyArray, num_moves: int, position: Array
-) -> Array | None:
-    """Draws all noise of a walk: for the start, for each move, and for the last turn.
-
-    Outside the loop this compiles to one generator and runs as one vectorised call.
-    """
-    if kernel.randomness == "none":
-        return None
-    return jr.normal(key, (num_moves + 2, *position.shape), position.dtype)
 
 
 def _steps(

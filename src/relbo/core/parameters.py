@@ -1,7 +1,7 @@
 """Learnable positive numbers, for all steps or for each step."""
 
 import dataclasses
-from typing import Any
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -10,6 +10,8 @@ import numpy as np
 from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
+
+_Module = TypeVar("_Module", bound=eqx.Module)
 
 
 class PerStep(eqx.Module):
@@ -84,12 +86,7 @@ class Positive(eqx.Module):
 
     def known(self, value: PyTree) -> "Positive":
         """Returns the parameter at a value like `self.value`, to be used and not learned."""
-        copied = object.__new__(Positive)
-        for field in dataclasses.fields(self):
-            object.__setattr__(copied, field.name, getattr(self, field.name))
-        object.__setattr__(copied, "raw", value)
-        object.__setattr__(copied, "is_known", True)
-        return copied
+        return replaced(self, raw=value, is_known=True)
 
     def with_upper(self, upper: float) -> "Positive":
         """Returns the parameter with the same value and an upper end."""
@@ -106,6 +103,15 @@ class Positive(eqx.Module):
         if self.upper is None:
             return jnp.log(value)
         return jnp.log(value) - jnp.log(self.upper - value)
+
+
+def replaced(module: _Module, **changes: Any) -> _Module:
+    """Returns a copy of a module with other values of some fields, without its constructor."""
+    copied = object.__new__(type(module))
+    for field in dataclasses.fields(module):
+        value = changes.get(field.name, getattr(module, field.name))
+        object.__setattr__(copied, field.name, value)
+    return copied
 
 
 def as_step_size(value: Any) -> Positive:
@@ -143,7 +149,8 @@ def flatten_parameters(tree: PyTree, position: PyTree, *, interacting: bool) -> 
     """
 
     def flatten(node: Any) -> Any:
-        if not is_parameter(node) or _is_one_number(node):
+        is_one_number = lambda raw: isinstance(raw, Array) and raw.ndim == int(node.per_step)
+        if not is_parameter(node) or is_one_number(node.raw):
             return node
         _check_structure(node, position)
 
@@ -176,10 +183,6 @@ def longest_schedule(tree: PyTree) -> int:
     """Returns the length of the longest per-step schedule in `tree`, 0 if there is none."""
     nodes = jax.tree.leaves(tree, is_leaf=is_parameter)
     return max((node.num_steps or 0 for node in nodes if is_parameter(node)), default=0)
-
-
-def _is_one_number(node: Positive) -> bool:
-    return isinstance(node.raw, Array) and node.raw.ndim == int(node.per_step)
 
 
 def _check_structure(node: Positive, position: PyTree) -> None:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any, Literal
+from typing import Literal
 
 import equinox as eqx
 import jax
@@ -27,7 +27,7 @@ from relbo.core.default_kernel import DEFAULT_MAX_SCORE, cap_step_size, default_
 from relbo.core.draws import Path, Refined
 from relbo.core.kernels import AbstractKernel
 from relbo.core.loop import RESULTS, Execution, Walk, walk
-from relbo.core.parameters import flatten_parameters, longest_schedule
+from relbo.core.parameters import flatten_parameters, longest_schedule, replaced
 from relbo.core.random import KeyLike, as_key
 from relbo.core.validity import Bound, bound, check_pair
 
@@ -108,10 +108,8 @@ class Refinement(eqx.Module):
         check_integer("num_steps", num_steps, 0)
         check_choice("mode", mode, ("full", "fast"))
         check_choice("space", space, ("unconstrained", "whitened"))
-        if max_step_size is not None:
-            check_positive("max_step_size", max_step_size)
-        if max_score is not None:
-            check_positive("max_score", max_score)
+        check_positive("max_step_size", max_step_size, optional=True)
+        check_positive("max_score", max_score, optional=True)
         self.kernel_is_default = kernel is None
         self.anneal_is_default = anneal is None
         if kernel is None:
@@ -157,7 +155,7 @@ class Refinement(eqx.Module):
         # steps would take hours to compile.
         unroll = self.execution.unroll and num_steps <= self.num_steps
         execution = dataclasses.replace(self.execution, unroll=unroll)
-        return self._replace(num_steps=num_steps, execution=execution)
+        return replaced(self, num_steps=num_steps, execution=execution)
 
     def with_step_sizes_like(self, position: PyTree) -> "Refinement":
         """Gives the default kernel a step size for each step and each entry of `position`.
@@ -167,14 +165,14 @@ class Refinement(eqx.Module):
         if not self.kernel_is_default:
             return self
         kernel = default_kernel(self.num_steps, position, self.kernel.step_size.upper)
-        return self._replace(kernel=kernel)
+        return replaced(self, kernel=kernel)
 
     def without_default_path(self) -> "Refinement":
         """Drops an annealed path that was chosen by default.
 
         For a base without a density. A path that was given stays, and is refused there.
         """
-        return self._replace(anneal=None) if self.anneal_is_default else self
+        return replaced(self, anneal=None) if self.anneal_is_default else self
 
     def __call__(
         self,
@@ -244,14 +242,6 @@ class Refinement(eqx.Module):
         run = lambda k: longer._run(k, base, logdensity_fn, kept, num_particles)
         return repeat(run, as_key(key), num_chains)
 
-    def _replace(self, **changes: Any) -> "Refinement":
-        """Returns a copy with other values of some fields."""
-        copied = object.__new__(Refinement)
-        for field in dataclasses.fields(self):
-            value = changes.get(field.name, getattr(self, field.name))
-            object.__setattr__(copied, field.name, value)
-        return copied
-
     def _check_numbers(
         self,
         number: int | None,
@@ -260,10 +250,8 @@ class Refinement(eqx.Module):
         name: str = "num_draws",
         needs_particles: bool = True,
     ) -> None:
-        if number is not None:
-            check_integer(name, number, 1)
-        if num_particles is not None:
-            check_integer("num_particles", num_particles, 1)
+        check_integer(name, number, 1, optional=True)
+        check_integer("num_particles", num_particles, 1, optional=True)
         kernel = type(self.kernel).__name__
         if not self.kernel.interacting and num_particles is not None:
             raise ValueError(
@@ -346,7 +334,7 @@ class Refinement(eqx.Module):
         flat = for_each(ravel, num_particles)(start)
         kernel = flatten_parameters(self.kernel, template, interacting=self.kernel.interacting)
         run = lambda z: walk(
-            self._replace(kernel=kernel),
+            replaced(self, kernel=kernel),
             key,
             z,
             flat_logdensity(there.logdensity_fn, unravel),
@@ -358,7 +346,8 @@ class Refinement(eqx.Module):
             return run(flat)
         # Each displacement is a constant, and so is every increment of the account.
         still = jax.lax.stop_gradient(flat)
-        walked = jax.tree.map(_stop_gradient, run(still))
+        numbers, others = eqx.partition(run(still), eqx.is_inexact_array)
+        walked = eqx.combine(jax.lax.stop_gradient(numbers), others)
         return walked._replace(position=flat + (walked.position - still))
 
     def score_cap(self, base: AbstractBase) -> float | None:
@@ -382,7 +371,3 @@ def _annealing(
 def _check_schedule(name: str, length: int, num_steps: int) -> None:
     if length > num_steps:
         raise ValueError(f"{name} has {length} entries for num_steps={num_steps}")
-
-
-def _stop_gradient(leaf: Any) -> Any:
-    return jax.lax.stop_gradient(leaf) if eqx.is_inexact_array(leaf) else leaf

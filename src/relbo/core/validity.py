@@ -55,8 +55,7 @@ def bound(
         False
     """
     check_integer("num_steps", num_steps, 0)
-    if dimension is not None:
-        check_integer("dimension", dimension, 1)
+    check_integer("dimension", dimension, 1, optional=True)
     check_choice("subsampling", subsampling, get_args(Subsampling))
     check_pair(kernel, account)
     if not base_has_density:

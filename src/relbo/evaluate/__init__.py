@@ -1,4 +1,4 @@
-"""How good it is: marginal likelihoods, bounds, calibration of posteriors, forecast scores."""
+"""Marginal likelihoods, bounds, calibration of posteriors, forecast scores and decisions."""
 
 from relbo.evaluate._calibrate import calibrate as calibrate
 from relbo.evaluate.annealed import Bidirectional as Bidirectional

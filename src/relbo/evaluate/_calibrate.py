@@ -1,5 +1,6 @@
 """Simulation-based calibration: are the posteriors of simulated data right?"""
 
+import contextlib
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -102,10 +103,10 @@ def calibrate(
     ranker = _Ranker(simulator, quantities, num_ranked)
     files = None
     if directory is not None:
-        about = _fingerprint(key, model, infer_fn, ranker)
-        files = CalibrationFiles(directory, about)
-    if "progress" in _parameters(infer_fn):
-        infer_fn = partial(infer_fn, progress=False)
+        files = CalibrationFiles(directory, _fingerprint(key, model, infer_fn, ranker))
+    with contextlib.suppress(TypeError, ValueError):  # a builtin has no signature
+        if "progress" in inspect.signature(infer_fn).parameters:
+            infer_fn = partial(infer_fn, progress=False)
     records: list[SimulationRecord] = []
     with progress_bar(progress) as report:
         for index in range(num_simulations):
@@ -128,8 +129,10 @@ class _Ranker(NamedTuple):
     quantities: Callable[[Values], Values] | None
     num_ranked: int
 
-    def record(self, key: PRNGKeyArray, simulation: Simulation, result: Any) -> dict[str, Any]:
-        """Returns the ranks and the number of draws."""
+    def ranks(
+        self, key: PRNGKeyArray, simulation: Simulation, result: Any
+    ) -> tuple[dict[str, float], int]:
+        """Returns the rank of each quantity, as a number in (0, 1), and the number of draws."""
         chains, truth = _aligned(result, simulation.truth)
         shape = next(iter(chains.values())).shape[:2]
         flat = {name: values.reshape(-1, *values.shape[2:]) for name, values in chains.items()}
@@ -137,11 +140,10 @@ class _Ranker(NamedTuple):
         effective = _effective_draws(draws.reshape(*shape, -1))
         # Likelihoods are computed for a fixed number of draws, to compile once.
         some = evenly_spaced(len(draws), self.num_ranked)
-        draws = np.concatenate([self._tested(_row(truth))[1], draws[some]])
+        first = {name: value[None] for name, value in truth.items()}
+        draws = np.concatenate([self._tested(first)[1], draws[some]])
         if set(self.simulator.latent) <= set(chains):
-            ranked = {
-                name: np.concatenate([truth[name][None], flat[name][some]]) for name in flat
-            }
+            ranked = {name: np.concatenate([first[name], flat[name][some]]) for name in flat}
             likelihood = self.simulator.log_likelihood(ranked, simulation.data)
             names = [*names, LOG_LIKELIHOOD]
             draws = np.column_stack([draws, np.asarray(likelihood, float)])
@@ -150,7 +152,7 @@ class _Ranker(NamedTuple):
             raise ValueError(f"draws of {', '.join(bad[:3])} are not numbers")
         kept = 1 + evenly_spaced(len(some), effective)
         pits = randomised_pits(key, draws[0], draws[kept])
-        return {"pits": dict(zip(names, pits.tolist(), strict=True)), "num_draws": len(kept)}
+        return dict(zip(names, pits.tolist(), strict=True)), len(kept)
 
     def _tested(self, flat: dict[str, np.ndarray]) -> tuple[list[str], np.ndarray]:
         """Returns the names of the tested quantities, and their values, one row per draw."""
@@ -172,14 +174,13 @@ def _run(
     try:
         result = infer_fn(infer_key, model, call.args, call.kwargs)
         check = result.check() if hasattr(result, "check") else None
-        ranks = ranker.record(rank_key, simulation, result)
+        pits, num_draws = ranker.ranks(rank_key, simulation, result)
     except Exception as error:
         if is_first:
             raise
         return SimulationRecord({}, 0, None, f"{type(error).__name__}: {error}")
-    return SimulationRecord(
-        **ranks, is_trusted=None if check is None else bool(check.trustworthy), error=None
-    )
+    is_trusted = None if check is None else bool(check.trustworthy)
+    return SimulationRecord(pits, num_draws, is_trusted, None)
 
 
 def _aligned(result: Any, truth: Values) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
@@ -211,10 +212,6 @@ def _by_chain(name: str, values: Any, shape: tuple[int, ...]) -> np.ndarray:
             f"[chains, draws, *{list(shape)}], got {list(values.shape)}"
         )
     return values
-
-
-def _row(values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {name: value[None] for name, value in values.items()}
 
 
 def _effective_draws(draws: Float[np.ndarray, "chains draws quantities"]) -> int:
@@ -251,13 +248,6 @@ def randomised_pits(
     below, equal = np.sum(draws < truth, axis=0), np.sum(draws == truth, axis=0)
     uniform = np.asarray(jr.uniform(key, truth.shape), float)
     return (below + uniform * (equal + 1)) / (len(draws) + 1)
-
-
-def _parameters(function: Any) -> Mapping[str, inspect.Parameter]:
-    try:
-        return inspect.signature(function).parameters
-    except (TypeError, ValueError):  # a builtin
-        return {}
 
 
 def _fingerprint(

@@ -63,10 +63,7 @@ def path_between(
 ) -> AnnealedPath:
     """Makes the path from a base to a log density.
 
-    Args:
-        base: the start of the path; it needs a density.
-        logdensity_fn: the end of the path.
-        whiten: whether to walk in the base's own coordinates, if it has them.
+    With `whiten` it is walked in the base's whitened coordinates, if the base has them.
     """
     if not base.has_density:
         raise ValueError(

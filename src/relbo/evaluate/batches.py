@@ -73,10 +73,8 @@ def map_batched(
     index = jnp.arange(num_batches * batch_size) % number
     take = partial(jnp.take, indices=index, axis=0)
     filled = jax.tree.map(take, inputs)
-    if spread is None:
-        outputs = jax.lax.map(function, filled, batch_size=batch_size)
-        return jax.tree.map(lambda leaf: leaf[:number], outputs)
     batched = lambda leaf: leaf.reshape(num_batches, batch_size, *leaf.shape[1:])
-    outputs = jax.lax.map(partial(spread.map, function), jax.tree.map(batched, filled))
+    apply = jax.vmap(function) if spread is None else partial(spread.map, function)
+    outputs = jax.lax.map(apply, jax.tree.map(batched, filled))
     flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:number], outputs)
-    return spread.whole(flat)
+    return flat if spread is None else spread.whole(flat)

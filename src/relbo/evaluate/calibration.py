@@ -1,6 +1,6 @@
 """The result of simulation-based calibration: ranks, a verdict and a plot."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -55,7 +55,7 @@ class Calibration:
 
     @property
     def is_calibrated(self) -> bool:
-        """Whether the ranks of all quantities can be uniform, and no run failed."""
+        """Whether no quantity was rejected and no run failed."""
         return not self.rejected and not self.failures
 
     @property
@@ -74,11 +74,10 @@ class Calibration:
             doubted = int(np.sum(~self.is_trusted))
             words.append(f"check() did not trust {doubted} of {number} runs.")
             if doubted and rejected and doubted < number:
-                trusted = self.trusted_only()
+                still = ", ".join(self.trusted_only().rejected[:3])
                 words.append(
-                    f"Among the others too the ranks of {', '.join(trusted.rejected[:3])} are "
-                    "not uniform."
-                    if trusted.rejected
+                    f"Among the others the ranks of {still} are not uniform either."
+                    if still
                     else "The ranks of the others can be uniform."
                 )
         return " ".join(words)
@@ -93,14 +92,10 @@ class Calibration:
         if self.is_trusted is None or not self.is_trusted.any():
             raise ValueError("there are no runs that a check trusted")
         kept = self.is_trusted
-        return Calibration(
-            self.names,
-            self.pits[kept],
-            self.num_draws[kept],
-            self.is_trusted[kept],
-            {},
-            self.level,
-        )
+        chosen = {
+            name: getattr(self, name)[kept] for name in ("pits", "num_draws", "is_trusted")
+        }
+        return replace(self, failures={}, **chosen)
 
     def __str__(self) -> str:
         pvalues = self.pvalues

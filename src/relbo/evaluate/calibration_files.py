@@ -27,9 +27,7 @@ class SimulationRecord(NamedTuple):
 class CalibrationFiles:
     """The files of one calibration in one directory.
 
-    Args:
-        directory: the directory.
-        fingerprint: of this calibration; the files of another one are refused.
+    The files of a calibration with another fingerprint are refused.
     """
 
     def __init__(self, directory: str | Path, fingerprint: Fingerprint):

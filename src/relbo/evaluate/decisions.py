@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, Int, Scalar
 
-from relbo.core.checks import check_integer
+from relbo.core.checks import check_integer, check_shape
 from relbo.core.parameters import is_traced
 from relbo.evaluate.forecasts import CategoricalForecast
 
@@ -45,11 +45,7 @@ def decide(forecast: CategoricalForecast | ArrayLike, utility: ArrayLike) -> Dec
     """
     utility = jnp.asarray(utility)
     probabilities = _probabilities(forecast)
-    if utility.ndim != 2 or utility.shape[1] != probabilities.shape[-1]:
-        raise ValueError(
-            f"utility: expected one row per action and {probabilities.shape[-1]} columns, one "
-            f"per class, got the shape {utility.shape}"
-        )
+    check_shape("utility", utility, "actions", probabilities.shape[-1])
     expected = probabilities @ utility.T
     return Decision(jnp.argmax(expected, axis=-1), jnp.max(expected, axis=-1))
 

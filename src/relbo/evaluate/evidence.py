@@ -6,7 +6,6 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import jax.random as jr
 from jax.sharding import Mesh
@@ -35,9 +34,8 @@ from relbo.guides.refined_guide import AbstractRefinedGuide
 from relbo.problem import Problem, read
 from relbo.problem.call import Keywords
 from relbo.problem.numpyro import logdensity, unconstrained_value
-from relbo.problem.refusals import NEEDS_VALUES
 from relbo.problem.simulation import refuse_factors, simulate
-from relbo.problem.traces import Model, Sites, initial_run, is_observed, latent_names
+from relbo.problem.traces import NEEDS_VALUES, Model
 
 
 @dataclass(frozen=True)
@@ -54,8 +52,7 @@ class ImportanceSettings:
 
     def __post_init__(self) -> None:
         check_integer("num_draws", self.num_draws, 2)
-        if self.batch_size is not None:
-            check_integer("batch_size", self.batch_size, 1)
+        check_integer("batch_size", self.batch_size, 1, optional=True)
 
 
 def log_evidence(
@@ -158,12 +155,13 @@ def bidirectional_evidence(
     Returns:
         A `Bidirectional`.
     """
-    program = SimulatedData(read(model, args, kwargs, params=params))
+    problem = read(model, args, kwargs, params=params)
+    program = SimulatedData(problem)
     return bidirectional(
         key,
         program.simulate,
         program,
-        StandardNormal(program.template),
+        _standard_normal(problem),
         num_simulations=num_simulations,
         settings=settings,
         batch_size=batch_size,
@@ -178,14 +176,12 @@ class SimulatedData(eqx.Module):
 
     def simulate(self, key: PRNGKeyArray) -> tuple[dict[str, Array], dict[str, Array]]:
         """Draws unconstrained latent values and data."""
-        observed = self._observed()
-        trace = self._draw(key)
-        latent = {
-            name: unconstrained_value(trace[name])
-            for name in latent_names(trace)
-            if name not in observed
-        }
-        return latent, {name: trace[name]["value"] for name in observed}
+        program, call = self.problem.program, self.problem.call
+        model = handlers.substitute(program.model, data=self.problem.data.params)
+        trace = simulate(model, key, call)
+        refuse_factors(trace)
+        latent = {site.name: unconstrained_value(trace[site.name]) for site in program.sites}
+        return latent, {name: trace[name]["value"] for name in self.problem.observed()}
 
     def __call__(self, position: dict[str, Array], data: dict[str, Array]) -> Scalar:
         # Conditioning replaces the data that the model reads.
@@ -193,23 +189,6 @@ class SimulatedData(eqx.Module):
         return logdensity(
             model, self.problem.call, jr.key(0), position, self.problem.data.params
         )
-
-    @property
-    def template(self) -> dict[str, Array]:
-        """Zeros in the shapes of the unconstrained latent values."""
-        shapes = jax.eval_shape(lambda: self.simulate(jr.key(0))[0])
-        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-
-    def _observed(self) -> list[str]:
-        trace = initial_run(self._program(), self.problem.call)
-        refuse_factors(trace)
-        return [name for name, site in trace.items() if is_observed(site)]
-
-    def _draw(self, key: PRNGKeyArray) -> dict[str, Sites]:
-        return simulate(self._program(), key, self.problem.call)
-
-    def _program(self) -> Any:
-        return handlers.substitute(self.problem.program.model, data=self.problem.data.params)
 
 
 def _with_data(
@@ -227,12 +206,15 @@ def _path(
 ) -> AnnealedPath:
     """Returns the path from the guide's base, or from a standard normal, to the posterior."""
     if guide is None:
-        base = StandardNormal(problem.unravel(jnp.zeros(problem.size)))
-        return path_between(base, problem.logdensity_at, whiten=True)
+        return path_between(_standard_normal(problem), problem.logdensity_at, whiten=True)
     with handlers.block(), handlers.substitute(data=params):
         start = guide.start(jr.key(0), problem.call)
     logdensity_fn = lambda position: problem.logdensity_at(guide.unpack(position))
     return path_between(start.base, logdensity_fn, whiten=True)
+
+
+def _standard_normal(problem: Problem) -> StandardNormal:
+    return StandardNormal(problem.unravel(jnp.zeros(problem.size)))
 
 
 def _log_weight(
@@ -256,14 +238,8 @@ def _refined_form(
 ) -> AbstractRefinedGuide:
     """Returns a guide without steps, which knows the guide's distributions by site.
 
-    It is kept for each guide, so that one guide is compiled once.
-
-    Args:
-        guide: the guide.
-        model: its model.
-        problem: the model with its arguments.
-        params: the parameters of both.
-        dependent: whether sites may depend on one another; a path cannot start from those.
+    It is kept for each guide, so that one guide is compiled once. With `dependent` the sites
+    of the guide may depend on one another; a path cannot start from such a guide.
     """
     if isinstance(guide, AbstractRefinedGuide):
         guide.check_ready()

@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, Scalar
 
 from relbo.core.bases import AbstractBase
-from relbo.core.checks import check_integer, check_positive
+from relbo.core.checks import check_integer, check_positive, check_shape
 from relbo.core.random import KeyLike
 from relbo.evaluate.batches import map_with_keys
 from relbo.evaluate.bisection import bisect
@@ -63,8 +63,7 @@ class FittedProposal:
         check_integer("num_components", self.num_components, 1)
         check_integer("num_rounds", self.num_rounds, 0)
         check_integer("degrees_of_freedom", self.degrees_of_freedom, 1)
-        if self.num_round_draws is not None:
-            check_integer("num_round_draws", self.num_round_draws, 2)
+        check_integer("num_round_draws", self.num_round_draws, 2, optional=True)
         check_positive("inflation", self.inflation)
         check_positive("min_scale", self.min_scale)
         if not 0.0 <= self.defensive_weight < 1.0:
@@ -129,11 +128,7 @@ def fitted_importance(
     draws = jnp.asarray(draws, jnp.result_type(float, draws))
     check_integer("num_draws", num_draws, 2)
     num_points = jax.tree.leaves(data)[0].shape[0]
-    if draws.ndim != 3 or draws.shape[0] != num_points or draws.shape[1] < 1:
-        raise ValueError(
-            f"draws: expected the shape ({num_points}, draws, d), with draws for each data "
-            f"point, got {draws.shape}"
-        )
+    check_shape("draws", draws, num_points, "draws", "d")
     log_weights = map_with_keys(
         key,
         eqx.Partial(weigh_point, logdensity_fn, base, num_draws, proposal),

@@ -82,10 +82,8 @@ def _fit_tail(excess: Float[np.ndarray, " n"]) -> tuple[float, float]:
     """Returns the shape and the scale of a generalised Pareto distribution.
 
     They are averages over a grid of b = - shape / scale, each weighted by its profile
-    likelihood. For each b the likeliest shape is the mean of log(1 - b x).
-
-    Args:
-        excess: sorted positive values.
+    likelihood. For each b the likeliest shape is the mean of log(1 - b x). The values x, the
+    excess, are positive and sorted.
     """
     number = len(excess)
     num_points = 30 + int(number**0.5)

@@ -112,7 +112,8 @@ def _excess(
                 f"{bound.values.shape} and {reference.values.shape}"
             )
         difference = bound.values - reference.values
-        monte_carlo = math.hypot(*(_monte_carlo_error(e) for e in (bound, reference)))
+        errors = np.concatenate([bound.stderrs, reference.stderrs], dtype=np.float64)
+        monte_carlo = float(np.linalg.norm(errors)) / difference.size
         # The spread over a few points may be small by chance.
         error = max(monte_carlo, _standard_error(difference) or 0.0)
         return float(np.mean(difference, dtype=np.float64)), error
@@ -120,12 +121,6 @@ def _excess(
         e.mean() if isinstance(e, PointwiseEvaluation) else e for e in (bound, reference)
     )
     return ours.value - theirs.value, math.hypot(ours.stderr or 0.0, theirs.stderr or 0.0)
-
-
-def _monte_carlo_error(evaluation: PointwiseEvaluation) -> float:
-    """Returns the Monte Carlo error of the mean over fixed data points."""
-    squares = np.square(evaluation.stderrs, dtype=np.float64)
-    return float(np.sqrt(np.sum(squares)) / evaluation.stderrs.size)
 
 
 def _standard_error(values: np.ndarray) -> float | None:

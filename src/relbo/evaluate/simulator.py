@@ -12,9 +12,9 @@ from numpyro import handlers
 from numpyro.infer import log_likelihood
 
 from relbo.problem.call import Call, CallLayout, split_call
-from relbo.problem.refusals import NEEDS_VALUES, refuse_subsampled
+from relbo.problem.refusals import refuse_subsampled
 from relbo.problem.simulation import refuse_factors, simulate
-from relbo.problem.traces import Model, Sites, initial_run, is_latent, is_observed
+from relbo.problem.traces import NEEDS_VALUES, Model, Sites, initial_run, is_latent, is_observed
 
 Values = dict[str, Array]
 """Values by site."""
@@ -30,12 +30,7 @@ class Simulation(NamedTuple):
 
 
 class Simulator:
-    """A model that draws its own parameters and data.
-
-    Args:
-        model: a NumPyro program with proper priors and without factors.
-        call: its arguments, with data in the right shapes.
-    """
+    """A model with proper priors and without factors, which draws its parameters and data."""
 
     def __init__(self, model: Model, call: Call):
         trace = initial_run(model, call)
@@ -83,7 +78,8 @@ class Simulator:
 
     def _simulated(self, key: PRNGKeyArray, call: Call) -> Simulation:
         trace = simulate(self._model, key, call)
-        shown = {n: s["value"] for n, s in trace.items() if _is_shown(s)}
+        kinds = ("sample", "deterministic")
+        shown = {n: s["value"] for n, s in trace.items() if s["type"] in kinds}
         data = {name: shown.pop(name) for name in self.observed}
         return Simulation(shown, data)
 
@@ -132,10 +128,6 @@ def _log_likelihood(
     by_site = log_likelihood(model, latent, *call.args, parallel=True, **call.kwargs)
     rows = [jnp.sum(v.reshape(v.shape[0], -1), axis=1) for v in by_site.values()]
     return jnp.sum(jnp.stack(rows), axis=0)
-
-
-def _is_shown(site: Sites) -> bool:
-    return is_latent(site) or is_observed(site) or site["type"] == "deterministic"
 
 
 def _refuse_params(trace: dict[str, Sites]) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-import numpy as np
 import numpyro
 from jaxtyping import Array, ArrayLike
 from numpyro import handlers
@@ -17,6 +16,7 @@ from relbo.problem.call import Call
 from relbo.problem.traces import (
     Model,
     Sites,
+    batch_shape,
     initial_run,
     is_discrete,
     is_latent,
@@ -51,7 +51,7 @@ class CollapsedModel:
                 "log_likelihood: the discrete sites form a sequence (scan), so observations "
                 "are not independent given the parameters; leave out whole sequences instead"
             )
-        shapes = {name: _batch_shape(s) for name, s in trace.items() if is_observed(s)}
+        shapes = {name: batch_shape(s) for name, s in trace.items() if is_observed(s)}
         none = {name: jnp.zeros((), bool) for name in shapes}
 
         def of_draw(values: dict[str, Array]) -> dict[str, Array]:
@@ -89,12 +89,9 @@ class CollapsedModel:
         values: dict[str, Any],
         masks: dict[str, Array] | None = None,
     ) -> Array:
-        """Computes the log density with the discrete sites summed out.
+        """Computes the log density of the other sites, with the discrete ones summed out.
 
-        Args:
-            call: the arguments of the program.
-            values: the other sites.
-            masks: which observations count, by site; by default all.
+        The masks say which observations count, by site; by default all do.
         """
         model = self.model if masks is None else _Masked(self.model, masks)
         from numpyro.contrib.funsor import config_enumerate, enum, log_density
@@ -106,14 +103,6 @@ class CollapsedModel:
             program = enum(config_enumerate(handlers.seed(model, 0)), dim)
             log_joint, _ = log_density(program, call.args, call.kwargs, values)
         return jnp.asarray(log_joint)
-
-
-def _batch_shape(site: Sites) -> tuple[int, ...]:
-    """Returns the shape of the observations at a site, which may be repeated over a plate."""
-    shape = jnp.shape(site["value"])
-    return np.broadcast_shapes(
-        shape[: len(shape) - site["fn"].event_dim], site["fn"].batch_shape
-    )
 
 
 class _Masked(Messenger):

@@ -1,4 +1,4 @@
-"""Arrays from data as people hold them: lists, and columns and frames of other libraries.
+"""Converts data to arrays: lists, and columns and frames of other libraries.
 
 Libraries such as pandas, polars and xarray are recognised by their methods, without an import.
 """
@@ -40,15 +40,11 @@ DataLike = ArrayLike | list | Column
 def as_array(name: str, value: Any) -> Any:
     """Converts a list of numbers, a column or a frame to a NumPy array.
 
-    Args:
-        name: the name of the argument, for messages.
-        value: data. A frame becomes a matrix with one column for each of its own.
-
-    Returns:
-        A NumPy array, or the value itself if it is an array already or no data.
+    A frame becomes a matrix. Arrays and values that are not data are returned as they are.
 
     Raises:
-        ValueError: if a column or a list has values that are missing or not numbers.
+        ValueError: if a column or a list has values that are missing or not numbers. The
+            message begins with `name`, the name of the argument.
 
     Example:
         >>> as_array("y", [1, 2, 3])

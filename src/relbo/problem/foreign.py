@@ -86,7 +86,9 @@ class ForeignProgram(AbstractProgram):
         }
 
     def unconstrain(self, values: Position, data: PyTree) -> Position:
-        raise ValueError("a density from elsewhere has no map from constrained values back")
+        raise ValueError(
+            "a density from elsewhere has no map from constrained to unconstrained values"
+        )
 
     def _vector(self, position: Position) -> Float[Array, " n"]:
         """Returns the values in the order of the density's own vector."""

@@ -29,7 +29,6 @@ from relbo.problem._collapse import CollapsedModel
 from relbo.problem.call import Call, CallLayout, Keywords, checked_call, split_call
 from relbo.problem.problem import AbstractProgram, Position, Problem, Site
 from relbo.problem.refusals import (
-    NEEDS_VALUES,
     refuse_discrete,
     refuse_free_parameters,
     refuse_hidden,
@@ -39,6 +38,7 @@ from relbo.problem.refusals import (
 )
 from relbo.problem.simulation import Unobserved
 from relbo.problem.traces import (
+    NEEDS_VALUES,
     Model,
     Sites,
     data_names,
@@ -47,6 +47,7 @@ from relbo.problem.traces import (
     latent_names,
     plate_dims,
     run,
+    trace_abstractly,
 )
 
 
@@ -160,11 +161,8 @@ def read_numpyro(
 ) -> Problem:
     """Reads a NumPyro model with its arguments as a problem, without running it.
 
-    Args:
-        model: the program.
-        args, kwargs: its arguments. Arrays among them are traced; where the program needs
-            their values while it is traced, they are constants instead.
-        params: trained parameters; those that are not the model's own are ignored.
+    Arrays among the arguments are traced. Where the program needs their values while it is
+    traced, they are constants instead.
     """
     call = checked_call(args, kwargs)
     refuse_hidden(handlers.substitute(model, data=params), call)
@@ -213,10 +211,7 @@ def constrain_site(site: Sites, unconstrained: Array) -> tuple[Array, Array]:
 def log_abs_det(model: Model, call: Call, values: dict[str, PyTree]) -> Scalar:
     """Computes log abs det of the map from unconstrained to constrained latent values.
 
-    Args:
-        model: the program.
-        call: its arguments.
-        values: constrained values of its parameters and latent sites.
+    It is computed at constrained `values` of parameters and latent sites.
     """
     with handlers.block():
         trace = run(handlers.substitute(handlers.seed(model, jr.key(0)), data=values), call)
@@ -262,11 +257,7 @@ def has_data(model: Model, prototype: dict[str, Sites], call: Call) -> bool:
     except TypeError:
         return False
     found: set[str] = set()
-    visit = lambda: found.update(data_names(initial_run(model, call)))
-    try:
-        jax.eval_shape(visit)
-    except NEEDS_VALUES:
-        visit()
+    trace_abstractly(lambda: found.update(data_names(initial_run(model, call))))
     return data_names(prototype) <= found
 
 

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -13,12 +12,8 @@ from numpyro.primitives import Messenger
 
 from relbo.problem.call import Call, Keywords, checked_call, split_call
 from relbo.problem.front_ends import read
-from relbo.problem.refusals import (
-    NEEDS_VALUES,
-    SubsampledPlatesError,
-    refuse_unreachable_data,
-)
-from relbo.problem.traces import Model, initial_run
+from relbo.problem.refusals import SubsampledPlatesError, refuse_unreachable_data
+from relbo.problem.traces import Model, initial_run, trace_abstractly
 
 NUM_FIXED_ROWS = 16_384
 """The number of rows of a fixed minibatch, where the model can take them."""
@@ -123,10 +118,7 @@ def with_whole_data(
         refuse_unreachable_data(initial_run(whole, layout.fill(arrays)), plates)
 
     try:
-        try:
-            jax.eval_shape(visit, arrays)
-        except NEEDS_VALUES:
-            visit(arrays)
+        trace_abstractly(visit, arrays)
     except (ValueError, TypeError) as error:
         raise ValueError(
             f"args: the plates {plates} are subsampled, and the model does not run with all of "

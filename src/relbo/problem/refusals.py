@@ -20,16 +20,6 @@ from relbo.problem.traces import (
     latent_names,
 )
 
-NEEDS_VALUES = (
-    jax.errors.ConcretizationTypeError,
-    jax.errors.TracerArrayConversionError,
-    jax.errors.TracerBoolConversionError,
-    jax.errors.TracerIntegerConversionError,
-    jax.errors.NonConcreteBooleanIndexError,
-)
-"""Raised where a program needs the values of its arguments while JAX traces it."""
-
-
 _KEEP_DATA = (
     "let the guide keep them, as relbo.fit does: guide = guide.with_data(*data). It then draws "
     "without data and for new inputs"

@@ -2,13 +2,12 @@
 
 from typing import Any
 
-import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 from numpyro import handlers
 from numpyro.primitives import Messenger
 
 from relbo.problem.call import Call
-from relbo.problem.traces import Model, Sites, is_factor, run
+from relbo.problem.traces import Model, Sites, batch_shape, is_factor, run
 
 
 class Unobserved(Messenger):
@@ -17,10 +16,7 @@ class Unobserved(Messenger):
     def process_message(self, msg: dict[str, Any]) -> None:
         if msg["type"] != "sample" or not msg["is_observed"] or is_factor(msg):
             return
-        shape = jnp.shape(msg["value"])
-        batch = shape[: len(shape) - msg["fn"].event_dim]
-        # A value that is repeated over a plate is smaller than its distribution.
-        batch = jnp.broadcast_shapes(batch, msg["fn"].batch_shape)
+        batch = batch_shape(msg)
         if msg["fn"].batch_shape != batch:
             msg["fn"] = msg["fn"].expand(batch)
         msg["value"], msg["is_observed"] = None, False

@@ -1,10 +1,12 @@
-"""Facts that are read off the trace of a NumPyro program."""
+"""Runs NumPyro programs, and reads facts off their traces."""
 
 import math
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import PyTree
 from numpyro import handlers
 from numpyro.distributions import Unit, biject_to, constraints
@@ -15,6 +17,15 @@ from relbo.problem.call import Call
 
 Model = Callable[..., Any]
 Sites = dict[str, Any]
+
+NEEDS_VALUES = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerBoolConversionError,
+    jax.errors.TracerIntegerConversionError,
+    jax.errors.NonConcreteBooleanIndexError,
+)
+"""Raised where a program needs the values of its arguments while JAX traces it."""
 
 
 def run(program: Any, call: Call) -> dict[str, Sites]:
@@ -37,6 +48,14 @@ def initial_run(model: Model, call: Call, seed: int = 0) -> dict[str, Sites]:
         return run(handlers.substitute(handlers.seed(model, seed), substitute_fn=start), call)
 
 
+def trace_abstractly(visit: Callable[..., None], *args: Any) -> None:
+    """Calls a function on traced arguments, or on their values if a program needs these."""
+    try:
+        jax.eval_shape(visit, *args)
+    except NEEDS_VALUES:
+        visit(*args)
+
+
 def is_latent(site: Sites) -> bool:
     return site["type"] == "sample" and not site["is_observed"]
 
@@ -51,6 +70,16 @@ def data_names(trace: dict[str, Sites]) -> frozenset[str]:
     return frozenset(
         name for name, s in trace.items() if s["type"] == "sample" and s["is_observed"]
     )
+
+
+def batch_shape(site: Sites) -> tuple[int, ...]:
+    """Returns the shape of the observations at a site, apart from that of each one.
+
+    A value that is repeated over a plate is smaller than its distribution.
+    """
+    shape = jnp.shape(site["value"])
+    batch = shape[: len(shape) - site["fn"].event_dim]
+    return np.broadcast_shapes(batch, site["fn"].batch_shape)
 
 
 def plate_dims(trace: dict[str, Sites]) -> dict[str, list[str]]:
@@ -123,7 +152,7 @@ def moved_dimension(trace: dict[str, Sites]) -> int:
 
 
 def subsampling(one: dict[str, Sites], other: dict[str, Sites]) -> Subsampling:
-    """Tells from two runs whether the kernel and the loss see the same minibatch.
+    """Decides from two runs whether the kernel and the loss see the same minibatch.
 
     A program that draws its own minibatch draws a new one for the loss. A minibatch that is an
     argument is shared by both, and shows the same observations in two runs. Local latent values

@@ -19,17 +19,15 @@ from relbo.evaluate.forecasts import (
 )
 from relbo.evaluate.record import Evaluation
 from relbo.statespace.dated_series import DatedSeries, read_series
-from relbo.statespace.forecast_check import ForecastCheck, HeldOut, compare_with_held_out
+from relbo.statespace.forecast_check import ForecastCheck, compare_with_held_out
 from relbo.statespace.importance import ImportanceDraws, draw_by_importance
 from relbo.statespace.structural import Trend
 from relbo.statespace.trend_kinds import (
     TREND_KINDS,
-    PaddedSeries,
     SeriesWithTrend,
     TrendKind,
     TrendProgram,
     forecast_draws,
-    trend_of,
 )
 
 Transform = Literal["auto", "none", "log"]
@@ -39,19 +37,6 @@ _HOPELESS = 3.0
 """A transform whose log evidence is lower by this for one trend is not tried for the others."""
 _HISTORY_SHOWN = 3
 """How many times the horizon of the past the picture shows."""
-
-
-class _Fitted(NamedTuple):
-    """The posterior of a series under one transform, and its forecast."""
-
-    transform: Literal["none", "log"]
-    log_evidence: float
-    """Of the series itself, so that transforms can be compared."""
-    trends: dict[str, float]
-    """The probability of each kind of trend."""
-    weights: Evaluation
-    """The weights of the draws of the scales, of the model where they are worst."""
-    distribution: AbstractRealForecast
 
 
 class SeriesForecast:
@@ -73,12 +58,13 @@ class SeriesForecast:
         horizon: int,
         season: int | None,
         key: PRNGKeyArray,
-        **how: Any,
+        transform: Transform,
+        num_draws: int,
     ):
-        self._series, self._season, self._key, self._how = series, season, key, how
-        self._num_steps = len(series.values) + horizon
-        self._fitted = self._fit(series.values, horizon, **how)
+        self._series, self._season, self._key = series, season, key
+        self._num_draws = num_draws
         self.index = series.labels_ahead(horizon)
+        self._fitted = self._fit(series.values, transform)
 
     @property
     def history(self) -> pd.Series:
@@ -131,33 +117,25 @@ class SeriesForecast:
 
         It takes as long as the forecast itself.
         """
-        series, horizon = self._series.values, len(self.index)
-        weights = self._fitted.weights
-        number = min(horizon, len(series) // 3)
-        held_out: HeldOut | None = None
-        before = series[:-number]
-        if (
-            np.isfinite(series[-number:]).any()
-            and np.isfinite(before).sum() > 2 * self._cycle + 3
-        ):
-            how = {**self._how, "transform": self.transform}
-            fitted = self._fit(before, horizon, **how)
+        series, cycle = self._series.values, self._season or 1
+        number = min(len(self.index), len(series) // 3)
+        before, last = series[:-number], series[-number:]
+        held_out = None
+        if np.isfinite(last).any() and np.isfinite(before).sum() > 2 * cycle + 3:
+            fitted = self._fit(before, self._fitted.transform)
             with jax.enable_x64(True):
-                held_out = compare_with_held_out(
-                    fitted.distribution, series[:-number], series[-number:], self._cycle
-                )
-        return ForecastCheck.of(weights, held_out)
+                held_out = compare_with_held_out(fitted.distribution, before, last, cycle)
+        return ForecastCheck.of(self._fitted.weights, held_out)
 
-    def _fit(self, values: Float[np.ndarray, " t"], horizon: int, **how: Any) -> _Fitted:
+    def _fit(self, values: Float[np.ndarray, " t"], transform: Transform) -> "_Fitted":
         # As many steps each time, so that the compiled program is used again.
+        horizon = len(self.index)
+        num_steps = len(self._series.values) + horizon
+        program = _program(self._season)
         with jax.enable_x64(True):
-            program = _program(self._season)
-            reader = _Reader(program, values, horizon, self._num_steps)
-            return _fit(self._key, reader, **how)
-
-    @property
-    def _cycle(self) -> int:
-        return self._season or 1
+            return _fit(
+                self._key, program, values, num_steps, horizon, transform, self._num_draws
+            )
 
     def plot(self, axes: Any = None) -> Any:
         """Draws the end of the series and a fan of quantiles; returns matplotlib's axes.
@@ -217,117 +195,109 @@ def forecast(
     """
     check_choice("transform", transform, ("auto", "none", "log"))
     check_integer("horizon", horizon, 1)
-    if season is not None:
-        check_integer("season", season, 2)
+    check_integer("season", season, 2, optional=True)
     read = read_series(series, dates)
     if transform == "log" and not _is_positive(read.values):
         raise ValueError(
             f'series: transform="log" needs values above zero, got {np.nanmin(read.values)}'
         )
-    return SeriesForecast(
-        read, horizon, season, as_key(key), transform=transform, num_draws=num_draws
-    )
+    return SeriesForecast(read, horizon, season, as_key(key), transform, num_draws)
 
 
 def _is_positive(values: Float[np.ndarray, " t"]) -> bool:
     return bool(np.nanmin(values) > 0)
 
 
-class _Input(NamedTuple):
-    """A series under one transform."""
+class _Fitted(NamedTuple):
+    """The posterior of a series under one transform, and its forecast."""
 
-    program: TrendProgram
-    padded: PaddedSeries
-    horizon: int
-    transform: Any
-    log_change: float
-    """The log density of the series less that of the transformed series."""
-
-
-class _Reader(NamedTuple):
-    """A series, to be transformed and padded."""
-
-    program: TrendProgram
-    values: Float[np.ndarray, " t"]
-    horizon: int
-    num_steps: int
-    """Number of steps of the padded series."""
-
-    def transformed(self, transform: str) -> _Input:
-        is_log = transform == "log"
-        series = np.log(self.values) if is_log else self.values
-        # d log(x) / dx = 1 / x
-        change = -float(np.nansum(series)) if is_log else 0.0
-        padded = self.program.pad(series, self.num_steps)
-        return _Input(self.program, padded, self.horizon, transform, change)
+    transform: Literal["none", "log"]
+    log_evidence: float
+    """Of the series itself, so that transforms can be compared."""
+    trends: dict[str, float]
+    """The probability of each kind of trend."""
+    weights: Evaluation
+    """The weights of the draws of the scales, of the model where they are worst."""
+    distribution: AbstractRealForecast
 
 
-def _fit(
-    key: PRNGKeyArray, reader: _Reader, *, transform: Transform, num_draws: int
-) -> _Fitted:
-    """Averages over the kinds of trend, under the transform with the larger evidence."""
-    choices = {"none": ["none"], "log": ["log"], "auto": ["none", "log"]}[transform]
-    if not _is_positive(reader.values):
-        choices = ["none"]
-    inputs = [reader.transformed(name) for name in choices]
-    first = [_Fit.of(key, given, TREND_KINDS[0], num_draws) for given in inputs]
-    best = max(fit.log_evidence for fit in first)
-    averages = [
-        _average(given, [fit, *_other_fits(key, given, num_draws)], num_draws)
-        for given, fit in zip(inputs, first, strict=True)
-        if fit.log_evidence > best - _HOPELESS
-    ]
-    return max(averages, key=lambda fitted: fitted.log_evidence)
-
-
-def _other_fits(key: PRNGKeyArray, given: _Input, num_draws: int) -> list["_Fit"]:
-    return [_Fit.of(key, given, kind, num_draws) for kind in TREND_KINDS[1:]]
-
-
-class _Fit(NamedTuple):
-    """The posterior of a series under one kind of trend."""
+class _TrendFit(NamedTuple):
+    """The posterior of a transformed series under one kind of trend."""
 
     kind: TrendKind
-    trend: Trend
+    data: SeriesWithTrend
     found: ImportanceDraws
     log_evidence: float
     """Of the series itself, so that transforms can be compared."""
 
-    @classmethod
-    def of(cls, key: PRNGKeyArray, given: _Input, kind: TrendKind, num_draws: int) -> "_Fit":
-        trend = trend_of(kind, given.padded)
-        data = SeriesWithTrend(given.padded, trend)
-        found = draw_by_importance(key, given.program, data, num_draws=num_draws)
-        return cls(kind, trend, found, found.evidence.value + given.log_change)
+    def some_draws(self, number: int) -> tuple[dict[str, np.ndarray], Trend]:
+        """Returns evenly spaced draws, and the trend for each of them."""
+        draws = {name: np.asarray(values) for name, values in self.found.draws.items()}
+        length = len(next(iter(draws.values())))
+        chosen = np.linspace(0, length - 1, number).round().astype(int)
+        trends = Trend(*(np.full(number, value) for value in self.data.trend))
+        return {name: values[chosen] for name, values in draws.items()}, trends
 
 
-def _average(given: _Input, fits: list[_Fit], num_draws: int) -> _Fitted:
-    """Mixes forecasts in proportion to the evidence of their models."""
-    log_evidences = np.array([fit.log_evidence for fit in fits])
-    total = float(np.logaddexp.reduce(log_evidences))
-    shares = np.exp(log_evidences - total)
-    ends = np.rint(num_draws * np.cumsum(shares)).astype(int)
-    numbers = np.diff(ends, prepend=0).tolist()
-    used = [(fit, number) for fit, number in zip(fits, numbers, strict=True) if number]
-    draws, trends = (
-        jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
-        for parts in zip(*(_some_draws(fit, number) for fit, number in used), strict=True)
-    )
-    ahead = forecast_draws(given.program, given.horizon, given.padded, draws, trends)
-    kind = LogNormalMixtureForecast if given.transform == "log" else NormalMixtureForecast
-    worst = min((fit.found.evidence for fit, _ in used), key=lambda one: one.ess or 0.0)
-    log_evidence = total - float(np.log(len(fits)))
-    probabilities = {fit.kind: float(s) for fit, s in zip(fits, shares, strict=True)}
-    return _Fitted(given.transform, log_evidence, probabilities, worst, kind(*ahead))
+class _TransformedSeries(NamedTuple):
+    """A series under one transform, to be fitted by each kind of trend."""
+
+    transform: Literal["none", "log"]
+    program: TrendProgram
+    values: Float[np.ndarray, " t"]
+    num_steps: int
+    """The number of steps with those of the forecast."""
+
+    def fit(self, key: PRNGKeyArray, kind: TrendKind, num_draws: int) -> _TrendFit:
+        data = self.program.pad(self.values, self.num_steps, kind)
+        found = draw_by_importance(key, self.program, data, num_draws=num_draws)
+        # d log(x) / dx = 1 / x
+        log_change = -float(np.nansum(self.values)) if self.transform == "log" else 0.0
+        return _TrendFit(kind, data, found, found.evidence.value + log_change)
+
+    def average(self, fits: list[_TrendFit], horizon: int, num_draws: int) -> _Fitted:
+        """Mixes forecasts in proportion to the evidence of their models."""
+        log_evidences = np.array([fit.log_evidence for fit in fits])
+        total = float(np.logaddexp.reduce(log_evidences))
+        shares = np.exp(log_evidences - total)
+        ends = np.rint(num_draws * np.cumsum(shares)).astype(int)
+        numbers = np.diff(ends, prepend=0).tolist()
+        used = [(fit, number) for fit, number in zip(fits, numbers, strict=True) if number]
+        draws, trends = (
+            jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+            for parts in zip(*(fit.some_draws(number) for fit, number in used), strict=True)
+        )
+        ahead = forecast_draws(self.program.model, horizon, fits[0].data, draws, trends)
+        kind = LogNormalMixtureForecast if self.transform == "log" else NormalMixtureForecast
+        worst = min((fit.found.evidence for fit, _ in used), key=lambda one: one.ess or 0.0)
+        log_evidence = total - float(np.log(len(fits)))
+        probabilities = {fit.kind: float(s) for fit, s in zip(fits, shares, strict=True)}
+        return _Fitted(self.transform, log_evidence, probabilities, worst, kind(*ahead))
 
 
-def _some_draws(fit: _Fit, number: int) -> tuple[dict[str, np.ndarray], Trend]:
-    """Returns evenly spaced draws, and the trend for each of them."""
-    draws = {name: np.asarray(values) for name, values in fit.found.draws.items()}
-    length = len(next(iter(draws.values())))
-    chosen = np.linspace(0, length - 1, number).round().astype(int)
-    trends = Trend(*(np.full(number, value) for value in fit.trend))
-    return {name: values[chosen] for name, values in draws.items()}, trends
+def _fit(
+    key: PRNGKeyArray,
+    program: TrendProgram,
+    values: Float[np.ndarray, " t"],
+    num_steps: int,
+    horizon: int,
+    transform: Transform,
+    num_draws: int,
+) -> _Fitted:
+    """Averages over the kinds of trend, under the transform with the larger evidence."""
+    given = [_TransformedSeries("none", program, values, num_steps)]
+    if transform != "none" and _is_positive(values):
+        logs = _TransformedSeries("log", program, np.log(values), num_steps)
+        given = [logs] if transform == "log" else [*given, logs]
+    first_kind, *other_kinds = TREND_KINDS
+    first = [series.fit(key, first_kind, num_draws) for series in given]
+    best = max(fit.log_evidence for fit in first)
+    averages = []
+    for series, fit in zip(given, first, strict=True):
+        if fit.log_evidence > best - _HOPELESS:
+            others = [series.fit(key, kind, num_draws) for kind in other_kinds]
+            averages.append(series.average([fit, *others], horizon, num_draws))
+    return max(averages, key=lambda fitted: fitted.log_evidence)
 
 
 @lru_cache

@@ -1,4 +1,4 @@
-"""A series with its dates, from data as people hold them."""
+"""A series with its dates."""
 
 from typing import Any, NamedTuple
 
@@ -8,9 +8,6 @@ from jaxtyping import Float
 
 from relbo.core.checks import check_integer
 from relbo.problem.arrays import Column, Frame
-
-_NUMBERS = "biuf"
-"""Kinds of NumPy types that are real numbers."""
 
 
 class DatedSeries(NamedTuple):
@@ -33,12 +30,7 @@ class DatedSeries(NamedTuple):
 
 
 def read_series(series: Any, dates: Any = None) -> DatedSeries:
-    """Reads a series.
-
-    Args:
-        series: a pandas Series, whose index may have dates, or an array, a list or a column of
-            another library. NaN, `None` and null are missing values.
-        dates: one date for each number, if the series has none.
+    """Reads the `series` and the `dates` of `relbo.statespace.forecast`.
 
     Raises:
         ValueError: if it is not one column of numbers, or the dates are not evenly spaced.

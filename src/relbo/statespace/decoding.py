@@ -6,7 +6,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, Int, Scalar
 
+from relbo.core.checks import check_shape
 from relbo.statespace.forward import safe_log, smooth_states
+from relbo.statespace.observations import float_arrays
 
 
 class DecodedStates(NamedTuple):
@@ -46,20 +48,13 @@ def decode_states(
         >>> decode_states(jnp.array([0.5, 0.5]), stay, seen).path.tolist()
         [0, 0, 1, 1]
     """
-    given = {"initial": initial, "transition": transition, "log_likelihoods": log_likelihoods}
-    dtype = jnp.result_type(float, *given.values())
-    given = {name: jnp.asarray(value, dtype) for name, value in given.items()}
-    shapes = {name: value.shape for name, value in given.items()}
-    size = shapes["initial"][-1] if shapes["initial"] else 0
-    expected = {"initial": (size,), "transition": (size, size)}
-    for name, shape in expected.items():
-        if shapes[name] != shape or size == 0:
-            raise ValueError(f"{name}: expected the shape {shape}, got {shapes[name]}")
-    if len(shapes["log_likelihoods"]) != 2 or shapes["log_likelihoods"][1] != size:
-        raise ValueError(
-            f"log_likelihoods: expected the shape [t, {size}], one column per state, got "
-            f"{shapes['log_likelihoods']}"
-        )
+    given = float_arrays(
+        initial=initial, transition=transition, log_likelihoods=log_likelihoods
+    )
+    check_shape("initial", given["initial"], "k")
+    size = len(given["initial"])
+    check_shape("transition", given["transition"], size, size)
+    check_shape("log_likelihoods", given["log_likelihoods"], "t", size)
     return decode(
         safe_log(given["initial"]), safe_log(given["transition"]), given["log_likelihoods"]
     )

@@ -6,6 +6,7 @@ import jax.scipy.linalg as jsl
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
+from relbo.core.checks import check_integer, check_shape
 from relbo.problem.arrays import DataLike, as_array
 from relbo.statespace.linear_gaussian import LinearGaussian
 from relbo.statespace.observations import check_values
@@ -122,8 +123,7 @@ def seasonal(period: int, scale: ArrayLike, *, initial_scale: ArrayLike = _WIDE)
         scale: the standard deviation of that noise; zero for constant effects.
         initial_scale: the standard deviation of the first effects, before they are centred.
     """
-    if period < 2:
-        raise ValueError(f"period: expected at least 2 seasons, got {period}")
+    check_integer("period", period, 2)
     cycle = jnp.roll(jnp.eye(period), 1, axis=1)
     centring = jnp.eye(period) - 1.0 / period
     # The season that just ended moves to the end of the state, and its noise with it.
@@ -148,8 +148,7 @@ def regression(
         initial_scale: that of the first coefficients, around zero.
     """
     covariates = jnp.asarray(as_array("covariates", covariates), jnp.result_type(float))
-    if covariates.ndim != 2:
-        raise ValueError(f"covariates: expected the shape [t, k], got {covariates.shape}")
+    check_shape("covariates", covariates, "t", "k")
     check_values("covariates", covariates, np.isfinite, "finite numbers")
     number = covariates.shape[1]
     return Block(

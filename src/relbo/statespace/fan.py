@@ -9,16 +9,10 @@ _BLUE, _BLACK = "#0072b2", "#222222"
 
 
 def draw_fan(history: pd.Series, frame: pd.DataFrame, axes: Any = None) -> Any:
-    """Draws a series and its forecast.
+    """Draws the end of a series and its forecast, and returns the axes.
 
-    Args:
-        history: the observed series, or its end.
-        frame: one column for each quantile, named like `"97.5%"`, from the lowest to the
-            highest; others are ignored.
-        axes: matplotlib's axes; by default those of a new figure.
-
-    Returns:
-        The axes.
+    The frame has one column for each quantile, named like `"97.5%"`, from the lowest to the
+    highest; other columns are ignored.
     """
     if axes is None:
         import matplotlib.pyplot as plt

@@ -4,6 +4,7 @@ from html import escape
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Float
 
 from relbo.evaluate.forecasts import AbstractRealForecast
@@ -12,8 +13,8 @@ from relbo.evaluate.record import Evaluation
 MIN_EFFECTIVE = 100
 MAX_PARETO_K = 0.7
 MIN_COVERED = 0.5
-"""The least share of held-out values within the 95 % intervals. Errors of one forecast go
-together, so a share below 95 % is no surprise; less than half is."""
+"""The least share of held-out values within the 95 % intervals. The errors of one forecast are
+correlated, so a share below 95 % is not surprising, but less than half is."""
 
 
 class HeldOut(NamedTuple):
@@ -91,17 +92,18 @@ def compare_with_held_out(
     """Compares a forecast with what was observed; missing values are left out.
 
     Args:
-        forecast: of the observed values, and perhaps further ones.
-        before: the series that the forecast knew.
-        observed: the values that it did not know.
+        forecast: the forecast of the observed values, and perhaps of further ones.
+        before: the series that was used for it.
+        observed: the values after it.
         cycle: number of steps in a cycle of seasons.
     """
     number = len(observed)
     lower, middle, upper = (
         np.asarray(forecast.quantile(level))[:number] for level in (0.025, 0.5, 0.975)
     )
-    filled = _carry_forward(before, cycle)
-    naive = np.resize(filled[-cycle:], number)
+    # Missing values are replaced by those of the cycle before.
+    filled = pd.Series(before).groupby(np.arange(len(before)) % cycle).ffill()
+    naive = np.resize(filled.to_numpy()[-cycle:], number)
     known = np.isfinite(observed) & np.isfinite(naive)
     seen = observed[known]
     return HeldOut(
@@ -110,12 +112,3 @@ def compare_with_held_out(
         float(np.mean(np.abs(seen - middle[known]))),
         float(np.mean(np.abs(seen - naive[known]))),
     )
-
-
-def _carry_forward(values: Float[np.ndarray, " n"], cycle: int) -> Float[np.ndarray, " n"]:
-    """Replaces missing values by those of the cycle before."""
-    filled = values.copy()
-    for step in range(cycle, len(filled)):
-        if np.isnan(filled[step]):
-            filled[step] = filled[step - cycle]
-    return filled

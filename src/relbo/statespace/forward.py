@@ -32,9 +32,8 @@ class ExpectedCounts(NamedTuple):
     """p(z_t | series)."""
 
 
-# Compiled here, because JAX traces a scan again at every call outside jit.
-@jax.jit
-def log_likelihood(
+@jax.custom_jvp
+def _log_likelihood(
     log_initial: Float[Array, " k"],
     log_transition: Float[Array, "k k"],
     log_emitted: Float[Array, "t k"],
@@ -46,11 +45,6 @@ def log_likelihood(
         log_transition: log p(z_{t+1} | z_t), one row for each z_t.
         log_emitted: log p(x_t | z_t) of the observed x_t, one row for each step.
     """
-    return _log_likelihood(log_initial, log_transition, log_emitted)
-
-
-@jax.custom_jvp
-def _log_likelihood(log_initial: Array, log_transition: Array, log_emitted: Array) -> Scalar:
     scaled = lambda *arguments: _scaled_filter(*arguments)[0]
     return _scaled_or_logs(scaled, _log_forward)(log_initial, log_transition, log_emitted)
 
@@ -60,6 +54,10 @@ def _log_likelihood_jvp(primals: tuple, tangents: tuple) -> tuple[Scalar, Scalar
     value, counts = _expected_counts(*primals)
     products = (jnp.sum(g * change) for g, change in zip(counts, tangents, strict=True))
     return value, sum(products, start=jnp.zeros_like(value))
+
+
+# Compiled here, because JAX traces a scan again at every call outside jit.
+log_likelihood = jax.jit(_log_likelihood)
 
 
 @jax.custom_jvp

@@ -9,10 +9,10 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray, Scalar
 
-from relbo.core.checks import check_integer
+from relbo.core.checks import check_integer, check_shape
 from relbo.core.random import KeyLike, as_key
 from relbo.evaluate.forecasts import CategoricalForecast
-from relbo.problem.arrays import DataLike, as_array
+from relbo.problem.arrays import DataLike
 from relbo.statespace.decoding import DecodedStates, decode
 from relbo.statespace.forward import (
     filter_states,
@@ -22,9 +22,9 @@ from relbo.statespace.forward import (
     smooth_states,
 )
 from relbo.statespace.observations import (
-    check_length,
     check_values,
-    observed_entries,
+    float_arrays,
+    read_observations,
 )
 
 
@@ -77,12 +77,15 @@ class HiddenMarkov(eqx.Module):
     log_emission: Float[Array, "k s"]
 
     def __init__(self, initial: ArrayLike, transition: ArrayLike, emission: ArrayLike):
-        given = {"initial": initial, "transition": transition, "emission": emission}
-        dtype = jnp.result_type(float, *given.values())
-        given = {name: jnp.asarray(value, dtype) for name, value in given.items()}
-        _check_shapes(given)
+        given = float_arrays(initial=initial, transition=transition, emission=emission)
+        check_shape("initial", given["initial"], "k")
+        number = len(given["initial"])
+        check_shape("transition", given["transition"], number, number)
+        check_shape("emission", given["emission"], number, "s")
+        adds_up = lambda x: np.abs(x.sum(axis=-1) - 1.0) < 1e-3
         for name, value in given.items():
-            _check_probabilities(name, value)
+            check_values(name, value, lambda x: x >= 0, "probabilities of zero or more")
+            check_values(name, value, adds_up, "rows that add up to 1")
         self.log_initial = safe_log(given["initial"])
         self.log_transition = safe_log(given["transition"])
         self.log_emission = safe_log(given["emission"])
@@ -151,26 +154,16 @@ class HiddenMarkov(eqx.Module):
 
         The last one is zero where nothing was observed.
         """
-        series = jnp.asarray(as_array("series", series))
-        check_length(series)
-        if series.ndim != 1:
-            raise ValueError(f"series: expected the shape [t], got {series.shape}")
-        observed = observed_entries(series, mask)
-        symbols = jnp.where(observed, series, 0)
-        _check_symbols(symbols, self.num_symbols)
+        symbols, observed = read_observations(series, mask)
+        check_shape("series", symbols, "t")
+        is_symbol = lambda x: (x >= 0) & (x < self.num_symbols) & (x == x.round())
+        expected = f"whole numbers from 0 to {self.num_symbols - 1}"
+        check_values("series", symbols, is_symbol, expected)
         index = symbols.astype(int)
-        is_symbol = (index == symbols) & (index >= 0) & (index < self.num_symbols)
         # JAX would clip an index that is out of range.
-        emitted = jnp.where(is_symbol[:, None], self.log_emission.T[index], jnp.nan)
+        emitted = jnp.where(is_symbol(symbols)[:, None], self.log_emission.T[index], jnp.nan)
         emitted = jnp.where(observed[:, None], emitted, 0.0)
         return self.log_initial, self.log_transition, emitted
-
-
-def _check_symbols(symbols: Array, num_symbols: int) -> None:
-    is_symbol = lambda values: (
-        (values >= 0) & (values < num_symbols) & (values == np.floor(values))
-    )
-    check_values("series", symbols, is_symbol, f"whole numbers from 0 to {num_symbols - 1}")
 
 
 @jax.jit
@@ -182,23 +175,3 @@ def _simulate(chain: HiddenMarkov, key: PRNGKeyArray, keys: Array) -> HiddenMark
         return following, HiddenMarkovSimulated(state, symbol)
 
     return jax.lax.scan(step, jr.categorical(key, chain.log_initial), keys)[1]
-
-
-def _check_shapes(given: dict[str, Array]) -> None:
-    if given["initial"].ndim != 1 or given["initial"].shape[0] == 0:
-        raise ValueError(f"initial: expected a vector, got the shape {given['initial'].shape}")
-    number = given["initial"].shape[0]
-    if given["transition"].shape != (number, number):
-        raise ValueError(
-            f"transition: expected the shape {(number, number)}, got "
-            f"{given['transition'].shape}"
-        )
-    emission = given["emission"]
-    if emission.ndim != 2 or emission.shape[0] != number or emission.shape[1] == 0:
-        raise ValueError(f"emission: expected the shape [{number}, s], got {emission.shape}")
-
-
-def _check_probabilities(name: str, value: Array) -> None:
-    check_values(name, value, lambda x: x >= 0, "probabilities of zero or more")
-    adds_up = lambda x: np.abs(x.sum(axis=-1) - 1.0) < 1e-3
-    check_values(name, value, adds_up, "rows that add up to 1")

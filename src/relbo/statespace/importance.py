@@ -12,19 +12,16 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, Scalar
 from numpyro import handlers
-from numpyro.distributions import biject_to
-from numpyro.infer.util import potential_energy
 
 from relbo.core.checks import check_integer
 from relbo.core.random import KeyLike, as_key
 from relbo.evaluate.importance import importance_estimate
 from relbo.evaluate.record import Evaluation
+from relbo.problem import Problem, read
 from relbo.problem.arrays import DataLike, as_array
-
-Model = Callable[..., Any]
+from relbo.problem.traces import Model, run
 
 _DEGREES = 5.0
 """Degrees of freedom of the proposal's t distributions."""
@@ -85,41 +82,45 @@ def importance_draws(
 def draw_by_importance(
     key: KeyLike, model: Model, values: Any, *, num_draws: int, num_weighed: int = 2_000
 ) -> ImportanceDraws:
-    """Does the same for a model of any pytree of arrays."""
+    """Draws as `importance_draws` does, for a model that takes any pytree of arrays."""
     check_integer("num_draws", num_draws, 1)
     check_integer("num_weighed", num_weighed, 50 * _NUM_ROUNDS)
+    problem = read(model, (values,))
     first_key, choice_key, *keys = jr.split(as_key(key), 2 + _MAX_RUNS)
-    proposal = _prior_moments(model, first_key, values)
+    proposal = _prior_moments(problem, first_key)
     while True:
         proposal, points, log_weights = _run_rounds(
-            model, num_weighed // _NUM_ROUNDS, keys.pop(0), proposal, values
+            problem, num_weighed // _NUM_ROUNDS, keys.pop(0), proposal
         )
         evidence = importance_estimate(np.asarray(log_weights), estimator="fitted t")
         if (evidence.ess or 0.0) >= _ENOUGH * num_weighed or not keys:
             break
-    return ImportanceDraws(
-        _resample(model, num_draws, choice_key, points, log_weights, values), evidence
-    )
+    draws = _resample(problem, num_draws, choice_key, points, log_weights)
+    return ImportanceDraws(draws, evidence)
 
 
-@partial(jax.jit, static_argnums=0)
-def _prior_moments(model: Model, key: PRNGKeyArray, series: Any) -> _Proposal:
-    space = _Space(model, series)
-    draws = jax.vmap(space.draw_prior)(jr.split(key, _NUM_PRIOR_DRAWS))
+@jax.jit
+def _prior_moments(problem: Problem, key: PRNGKeyArray) -> _Proposal:
+    def draw(key: PRNGKeyArray) -> Float[Array, " d"]:
+        trace = run(handlers.seed(problem.program.model, key), problem.call)
+        return problem.unconstrain(
+            {site.name: trace[site.name]["value"] for site in problem.sites}
+        )
+
+    draws = jax.vmap(draw)(jr.split(key, _NUM_PRIOR_DRAWS))
     return _moments(draws, jnp.full(_NUM_PRIOR_DRAWS, 1.0 / _NUM_PRIOR_DRAWS))
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@partial(jax.jit, static_argnums=1)
 def _run_rounds(
-    model: Model, size: int, key: PRNGKeyArray, proposal: _Proposal, series: Any
+    problem: Problem, size: int, key: PRNGKeyArray, proposal: _Proposal
 ) -> tuple[_Proposal, Float[Array, "n d"], Float[Array, " n"]]:
     """Adapts the proposal, then returns it with weighted draws."""
-    space = _Space(model, series)
 
     # One loop for both kinds of rounds, because the density takes long to compile.
     def step(proposal: _Proposal, inputs: tuple) -> tuple[_Proposal, tuple[Array, Array]]:
         key, adapts = inputs
-        points, log_weights = _weigh(key, proposal, space.logdensity, size)
+        points, log_weights = _weigh(key, proposal, problem.logdensity, size)
         cap = jnp.sort(log_weights)[-_LARGEST_KEPT]
         adapted = _moments(points, jax.nn.softmax(jnp.minimum(log_weights, cap)))
         following = jax.tree.map(partial(jnp.where, adapts), adapted, proposal)
@@ -132,49 +133,15 @@ def _run_rounds(
     return proposal, last.reshape(-1, last.shape[-1]), log_weights[_NUM_ROUNDS:].ravel()
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@partial(jax.jit, static_argnums=1)
 def _resample(
-    model: Model,
-    num_draws: int,
-    key: PRNGKeyArray,
-    points: Array,
-    log_weights: Array,
-    series: Any,
+    problem: Problem, num_draws: int, key: PRNGKeyArray, points: Array, log_weights: Array
 ) -> dict[str, Array]:
     """Returns draws in proportion to their weights, by systematic resampling."""
     levels = (jnp.arange(num_draws) + jr.uniform(key)) / num_draws
     index = jnp.searchsorted(jnp.cumsum(jax.nn.softmax(log_weights)), levels)
-    chosen = points[jnp.minimum(index, len(points) - 1)]
-    return jax.vmap(_Space(model, series).constrain)(chosen)
-
-
-class _Space:
-    """The unconstrained space of a model. It depends on the series, as supports may."""
-
-    def __init__(self, model: Model, series: Any):
-        self._model, self._series = model, series
-        sites = handlers.trace(handlers.seed(model, 0)).get_trace(series)
-        self._transforms = {
-            name: biject_to(site["fn"].support)
-            for name, site in sites.items()
-            if site["type"] == "sample" and not site["is_observed"]
-        }
-        self._unravel = ravel_pytree(self._unconstrain(sites))[1]
-
-    def draw_prior(self, key: PRNGKeyArray) -> Float[Array, " d"]:
-        trace = handlers.trace(handlers.seed(self._model, key)).get_trace(self._series)
-        return ravel_pytree(self._unconstrain(trace))[0]
-
-    def logdensity(self, flat: Float[Array, " d"]) -> Scalar:
-        values = self._unravel(flat)
-        value = jnp.negative(potential_energy(self._model, (self._series,), {}, values))
-        return jnp.where(jnp.isnan(value), -jnp.inf, value)
-
-    def constrain(self, flat: Float[Array, " d"]) -> dict[str, Array]:
-        return {name: self._transforms[name](u) for name, u in self._unravel(flat).items()}
-
-    def _unconstrain(self, trace: dict[str, Any]) -> dict[str, Array]:
-        return {name: to.inv(trace[name]["value"]) for name, to in self._transforms.items()}
+    draws = jax.vmap(problem.constrain)(points[jnp.minimum(index, len(points) - 1)])
+    return {site.name: draws[site.name] for site in problem.sites}
 
 
 def _weigh(
@@ -185,7 +152,8 @@ def _weigh(
     points = proposal.mean[None] + noise @ root.T
     log_volume = jnp.sum(jnp.log(jnp.diagonal(root)))
     log_q = jnp.sum(jax.scipy.stats.t.logpdf(noise, _DEGREES), axis=1) - log_volume
-    return points, jax.vmap(logdensity)(points) - log_q
+    log_p = jax.vmap(logdensity)(points)
+    return points, jnp.where(jnp.isnan(log_p), -jnp.inf, log_p) - log_q
 
 
 def _moments(points: Float[Array, "n d"], weights: Float[Array, " n"]) -> _Proposal:

@@ -1,5 +1,6 @@
 """The Kalman filter: log likelihood, filtering, smoothing, forecasts and simulation."""
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -121,25 +122,20 @@ def kalman_smoother(
     return LinearGaussianSmoothed(*jax.vmap(lambda state: marginal(state, root))(smoothed))
 
 
-@jax.jit
+@partial(jax.jit, static_argnums=4)
 def kalman_forecast(
-    start: Moments, before: Parts, after: Parts, series: Observations, steps: Array
+    start: Moments, before: Parts, after: Parts, series: Observations, num_steps: int
 ) -> tuple[Float[Array, "h m"], Float[Array, "h m"]]:
     """Returns mean and variance of each number at each of the steps ahead.
 
-    Args:
-        start: the moments of the first state.
-        before: the parts of the observed steps.
-        after: the parts of the steps ahead.
-        series: the observations.
-        steps: an array with one entry for each step ahead.
+    The parts of the observed steps are `before`, those of the steps ahead `after`.
     """
     spans = condition_spans(single_steps(before), series)
     last, trace = run_filter(split_start(start), spans)
 
-    def predict(state: Moments, inputs: tuple) -> tuple[Moments, tuple[Array, Array]]:
+    def predict(state: Moments, changing: dict) -> tuple[Moments, tuple[Array, Array]]:
         mean, covariance = state
-        here = after.at_step(inputs[1])
+        here = after.at_step(changing)
         loading, transition = here["observation"], here["transition"]
         variance = jnp.sum((loading @ covariance) * loading, axis=1)
         seen = loading @ mean + here["observation_offset"]
@@ -148,7 +144,7 @@ def kalman_forecast(
         return (moved, symmetrise(spread)), (seen, variance + here["observation_variance"])
 
     state = marginal(last, _final_root(trace))
-    return jax.lax.scan(predict, state, (steps, after.changing))[1]
+    return jax.lax.scan(predict, state, after.changing, length=num_steps)[1]
 
 
 @jax.jit
@@ -185,11 +181,8 @@ def _update(trace: FilterTrace, span: Span) -> StateGivenU:
 def _smooth(state: StateGivenU, after: StateGivenU, span: Span) -> StateGivenU:
     """Adds the later observations to a filtered state.
 
-    Args:
-        state: the filtered state.
-        after: the gradient of log p(later observations) with respect to the next state, to the
-            right of minus its expected Hessian.
-        span: the step.
+    The gradient of log p(later observations) with respect to the next state is in `after`, to
+    the right of minus its expected Hessian.
     """
     num_states = state.shape[0]
     transition = span.matrix[-num_states:]

@@ -6,9 +6,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Scalar
 
-from relbo.core.checks import check_integer
+from relbo.core.checks import check_integer, check_shape
 from relbo.core.random import KeyLike, as_key
 from relbo.evaluate.forecasts import NormalForecast
 from relbo.problem.arrays import DataLike, as_array
@@ -23,22 +24,12 @@ from relbo.statespace.kalman import (
     simulate,
 )
 from relbo.statespace.observations import (
-    check_length,
     check_values,
-    observed_entries,
+    float_arrays,
+    read_observations,
 )
 from relbo.statespace.spans import Observations, Parts
 from relbo.statespace.wide_start import Moments
-
-_CONSTANT_NDIM = {
-    "transition": 2,
-    "transition_offset": 1,
-    "transition_covariance": 2,
-    "observation": 2,
-    "observation_offset": 1,
-    "observation_variance": 1,
-}
-"""The number of axes of each part if it is the same at every step."""
 
 
 class LinearGaussian(eqx.Module):
@@ -95,23 +86,30 @@ class LinearGaussian(eqx.Module):
         transition_offset: ArrayLike | None = None,
         observation_offset: ArrayLike | None = None,
     ):
-        given = {
-            "initial_mean": initial_mean,
-            "initial_covariance": initial_covariance,
-            "transition": transition,
-            "transition_covariance": transition_covariance,
-            "observation": observation,
-            "observation_variance": observation_variance,
-        }
-        dtype = jnp.result_type(float, *given.values())
-        given = {name: jnp.asarray(value, dtype) for name, value in given.items()}
-        num_states, num_observed = _sizes(given)
-        for name, value, size in (
-            ("transition_offset", transition_offset, num_states),
-            ("observation_offset", observation_offset, num_observed),
-        ):
-            given[name] = jnp.zeros(size, dtype) if value is None else jnp.asarray(value, dtype)
-        _check_shapes(given, num_states, num_observed)
+        check_shape("initial_mean", jnp.asarray(initial_mean), "n")
+        if jnp.ndim(observation) not in (2, 3):
+            raise ValueError(
+                "observation: expected the shape [m, n] or [t, m, n], got "
+                f"{jnp.shape(observation)}"
+            )
+        num_states, num_observed = jnp.shape(initial_mean)[0], jnp.shape(observation)[-2]
+        given = float_arrays(
+            initial_mean=initial_mean,
+            initial_covariance=initial_covariance,
+            transition=transition,
+            transition_covariance=transition_covariance,
+            observation=observation,
+            observation_variance=observation_variance,
+            transition_offset=_or_zeros(transition_offset, num_states),
+            observation_offset=_or_zeros(observation_offset, num_observed),
+        )
+        check_shape("initial_covariance", given["initial_covariance"], num_states, num_states)
+        for name, shape in _shapes_of_parts(num_states, num_observed).items():
+            found, sizes = given[name].shape, ", ".join(map(str, shape))
+            if shape not in (found, found[1:]):
+                raise ValueError(
+                    f"{name}: expected the shape [{sizes}] or [t, {sizes}], got {found}"
+                )
         for name, variances in _variances(given):
             check_values(name, variances, lambda x: x >= 0, "variances of zero or more")
         for name, value in given.items():
@@ -171,8 +169,7 @@ class LinearGaussian(eqx.Module):
         read, parts = self._prepare(series, mask, num_steps)
         length = read.values.shape[0]
         before, after = (parts.at(when) for when in (slice(length), slice(length, None)))
-        steps = jnp.arange(num_steps)
-        mean, variance = kalman_forecast(self._start, before, after, read, steps)
+        mean, variance = kalman_forecast(self._start, before, after, read, num_steps)
         if jnp.ndim(as_array("series", series)) == 1:
             mean, variance = mean[:, 0], variance[:, 0]
         return NormalForecast(mean, self._nan_if_invalid(jnp.sqrt(variance)))
@@ -191,9 +188,7 @@ class LinearGaussian(eqx.Module):
     def _prepare(
         self, series: DataLike, mask: ArrayLike | None, num_ahead: int = 0
     ) -> tuple[Observations, Parts]:
-        series = jnp.asarray(as_array("series", series))
-        check_length(series)
-        observed = observed_entries(series, mask)
+        series, observed = read_observations(series, mask)
         if series.ndim == 1 and self.num_observed == 1:
             series, observed = series[:, None], observed[:, None]
         if series.ndim != 2 or series.shape[1] != self.num_observed:
@@ -201,15 +196,14 @@ class LinearGaussian(eqx.Module):
                 f"series: expected the shape [t, {self.num_observed}]"
                 f"{' or [t]' if self.num_observed == 1 else ''}, got {series.shape}"
             )
-        # Missing entries are multiplied by zero later, which would keep a NaN.
-        values = jnp.where(observed, series, 0).astype(self.initial_mean.dtype)
+        values = series.astype(self.initial_mean.dtype)
         return Observations(values, observed), self._parts(series.shape[0] + num_ahead)
 
     def _parts(self, num_steps: int) -> Parts:
         constant, changing = {}, {}
-        for name, ndim in _CONSTANT_NDIM.items():
+        for name, shape in _shapes_of_parts(self.num_states, self.num_observed).items():
             value = getattr(self, name)
-            if value.ndim == ndim:
+            if value.ndim == len(shape):
                 constant[name] = value
                 continue
             if value.shape[0] < num_steps:
@@ -229,37 +223,21 @@ class LinearGaussian(eqx.Module):
         return jax.tree.map(lambda leaf: leaf + zero_or_nan, results)
 
 
-def _sizes(given: dict[str, Array]) -> tuple[int, int]:
-    mean, observation = given["initial_mean"], given["observation"]
-    if mean.ndim != 1 or mean.shape[0] == 0:
-        raise ValueError(f"initial_mean: expected a vector, got the shape {mean.shape}")
-    if observation.ndim not in (2, 3):
-        raise ValueError(
-            f"observation: expected the shape [m, n] or [t, m, n], got {observation.shape}"
-        )
-    return mean.shape[0], observation.shape[-2]
+def _or_zeros(offset: ArrayLike | None, size: int) -> ArrayLike:
+    # Integers, which take the type of the other parts.
+    return np.zeros(size, int) if offset is None else offset
 
 
-def _check_shapes(given: dict[str, Array], num_states: int, num_observed: int) -> None:
-    square = (num_states, num_states)
-    wanted = {
-        "initial_covariance": square,
-        "transition": square,
-        "transition_covariance": square,
+def _shapes_of_parts(num_states: int, num_observed: int) -> dict[str, tuple[int, ...]]:
+    """Returns the shape of each part that may change with time, if it does not."""
+    return {
+        "transition": (num_states, num_states),
+        "transition_covariance": (num_states, num_states),
+        "transition_offset": (num_states,),
         "observation": (num_observed, num_states),
         "observation_variance": (num_observed,),
-        "transition_offset": (num_states,),
         "observation_offset": (num_observed,),
     }
-    for name, shape in wanted.items():
-        found = given[name].shape
-        may_change = name in _CONSTANT_NDIM
-        if found != shape and not (may_change and found[1:] == shape):
-            sizes = ", ".join(map(str, shape))
-            raise ValueError(
-                f"{name}: expected the shape [{sizes}]"
-                f"{f' or [t, {sizes}]' if may_change else ''}, got {found}"
-            )
 
 
 def _variances(parts: dict[str, Array]) -> list[tuple[str, Array]]:

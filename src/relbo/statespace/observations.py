@@ -1,4 +1,4 @@
-"""Checks of observed series and of the values of a model's parts."""
+"""Reads observed series, and checks the parts of a model."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,31 +8,33 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool
 
 from relbo.core.parameters import is_traced
+from relbo.problem.arrays import DataLike, as_array
 
 
-def observed_entries(series: ArrayLike, mask: ArrayLike | None) -> Bool[Array, "..."]:
-    """Returns where a series was observed: not NaN, and not masked.
+def read_observations(
+    series: DataLike, mask: ArrayLike | None
+) -> tuple[Array, Bool[Array, "..."]]:
+    """Returns a series with zeros at its missing entries, and where it was observed.
 
     Args:
         series: the series; NaN marks a missing entry.
         mask: `True` where an entry was observed, in the shape of the series or of its time
             axis; `None` for everywhere.
     """
-    series = jnp.asarray(series)
-    is_float = jnp.issubdtype(series.dtype, jnp.floating)
-    observed = ~jnp.isnan(series) if is_float else jnp.ones(series.shape, bool)
-    if mask is None:
-        return observed
-    mask = jnp.asarray(mask)
-    if mask.dtype != bool:
-        raise ValueError(f"mask: expected True where observed, got the type {mask.dtype}")
-    if mask.shape not in (series.shape, series.shape[:1]):
-        raise ValueError(
-            f"mask: expected the shape {series.shape} of the series or {series.shape[:1]} of "
-            f"its time axis, got {mask.shape}"
-        )
-    mask = mask.reshape(mask.shape + (1,) * (series.ndim - mask.ndim))
-    return observed & mask
+    series = jnp.asarray(as_array("series", series))
+    check_length(series)
+    observed = ~jnp.isnan(series)
+    if mask is not None:
+        mask = jnp.asarray(mask)
+        if mask.dtype != bool:
+            raise ValueError(f"mask: expected True where observed, got the type {mask.dtype}")
+        if mask.shape not in (series.shape, series.shape[:1]):
+            raise ValueError(
+                f"mask: expected the shape {series.shape} of the series or "
+                f"{series.shape[:1]} of its time axis, got {mask.shape}"
+            )
+        observed &= mask.reshape(mask.shape + (1,) * (series.ndim - mask.ndim))
+    return jnp.where(observed, series, 0), observed
 
 
 def check_length(series: Array) -> None:
@@ -42,6 +44,12 @@ def check_length(series: Array) -> None:
             "series: expected at least one step along the leading axis, got the shape "
             f"{series.shape}"
         )
+
+
+def float_arrays(**given: ArrayLike) -> dict[str, Array]:
+    """Returns arrays of the common floating-point type of some numbers, by name."""
+    dtype = jnp.result_type(float, *given.values())
+    return {name: jnp.asarray(value, dtype) for name, value in given.items()}
 
 
 def check_values(

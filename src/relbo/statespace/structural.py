@@ -12,7 +12,7 @@ import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array, ArrayLike, Float
 
-from relbo.core.checks import check_choice
+from relbo.core.checks import check_choice, check_integer, check_shape
 from relbo.core.parameters import is_traced
 from relbo.evaluate.forecasts import NormalMixtureForecast
 from relbo.problem.arrays import DataLike, as_array
@@ -105,23 +105,32 @@ class StructuralModel:
         forgetting: bool = True,
         slope: Slope = "slow",
     ):
-        if period is not None and period < 2:
-            raise ValueError(f"period: expected at least 2 steps, or None, got {period}")
+        check_integer("period", period, 2, optional=True)
         self.period = period
-        self.covariates = (
-            None if covariates is None else jnp.asarray(as_array("covariates", covariates))
-        )
-        self.forgetting = forgetting
         check_choice("slope", slope, get_args(Slope))
+        if covariates is not None:
+            covariates = jnp.asarray(as_array("covariates", covariates))
+        self.covariates = covariates
+        self.forgetting = forgetting
         self.slope = slope
 
     def __call__(self, series: DataLike) -> None:
         series = jnp.asarray(as_array("series", series))
-        scale = self.scale_of(series)
-        values = {
-            name: numpyro.sample(name, prior) for name, prior in self.priors(scale).items()
-        }
-        process = self.process_of_scale(values, scale)
+        self.sample_sites(series, self.scale_of(series))
+
+    def sample_sites(
+        self, series: Array, scale: SeriesScale, trend: Trend | None = None
+    ) -> None:
+        """Runs the model at a known scale of the series.
+
+        Args:
+            series: the observed series.
+            scale: its scale.
+            trend: replaces the kind of trend of a model that has a slope.
+        """
+        priors = self.priors(scale, trend)
+        values = {name: numpyro.sample(name, prior) for name, prior in priors.items()}
+        process = self.process_of_scale(values, scale, trend)
         numpyro.sample("series", LinearGaussianSeries(process, len(series)), obs=series)
 
     def scale_of(self, series: DataLike) -> SeriesScale:
@@ -153,8 +162,7 @@ class StructuralModel:
     def check_shape(self, series: Array) -> None:
         """Raises `ValueError` if a series is too short or has several columns."""
         check_length(series)
-        if series.ndim != 1:
-            raise ValueError(f"series: expected the shape [t], got {series.shape}")
+        check_shape("series", series, "t")
         cycle = self.period or 1
         if len(series) < cycle + 3:
             raise ValueError(
@@ -178,19 +186,13 @@ class StructuralModel:
         """
         scale = self.scale_of(series)
         series = jnp.asarray(as_array("series", series))
-
         used = {name: jnp.asarray(draws[name]) for name in self.priors(scale)}
         return NormalMixtureForecast(*_forecast(self, num_steps, used, series, scale))
 
     def priors(
         self, scale: SeriesScale, trend: Trend | None = None
     ) -> dict[str, dist.Distribution]:
-        """Returns the priors by site.
-
-        Args:
-            scale: the scale of the series.
-            trend: replaces the kind of trend of a model that has a slope.
-        """
+        """Returns the priors by site; see `sample_sites` for the arguments."""
         level = scale.unit / math.sqrt(8.0)
         priors: dict[str, dist.Distribution] = {
             "observation_scale": NormalScale(scale.unit / 4.0),
@@ -212,13 +214,7 @@ class StructuralModel:
     def process_of_scale(
         self, values: Mapping[str, ArrayLike], scale: SeriesScale, trend: Trend | None = None
     ) -> LinearGaussian:
-        """Returns the state-space model at given values of the sites, as `process` does.
-
-        Args:
-            values: a value for each site.
-            scale: the scale of the series.
-            trend: replaces the kind of trend of a model that has a slope.
-        """
+        """Returns the state-space model at given values of the sites, as `process` does."""
         trend = trend or self._trend(scale)
         zero = jnp.zeros_like(scale.level)
         moved = values["level_scale"]
@@ -240,10 +236,10 @@ class StructuralModel:
             blocks.append(autoregression(jnp.exp(-1.0 / memory), moved))
         if self.period is not None:
             season = values["seasonal_scale"]
-            blocks.append(seasonal(self.period, season, initial_scale=2.0 * scale.spread))
+            blocks.append(seasonal(self.period, season, initial_scale=wide))
         if self.covariates is not None:
             size = jnp.nanstd(self.covariates)
-            coefficient = 2.0 * scale.spread / jnp.where(size > 0, size, 1.0)
+            coefficient = wide / jnp.where(size > 0, size, 1.0)
             blocks.append(regression(self.covariates, initial_scale=coefficient))
         return dlm(*blocks, observation_scale=values["observation_scale"])
 

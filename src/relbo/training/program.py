@@ -21,8 +21,7 @@ from relbo._devices import Spread
 from relbo.core.parameters import is_traced
 from relbo.guides.auto_refined import AutoRefined
 from relbo.problem.call import ByIdentity
-from relbo.problem.refusals import NEEDS_VALUES
-from relbo.problem.traces import Model, initial_run, latent_names
+from relbo.problem.traces import NEEDS_VALUES, Model, initial_run, latent_names
 from relbo.training.data import TrainingData
 from relbo.training.guide_copy import as_new, forget, freezes_data
 from relbo.training.optimiser import default_optimiser, scalable, units_for

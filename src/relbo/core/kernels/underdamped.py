@@ -78,7 +78,8 @@ class Underdamped(AbstractKernel):
         self, noise: Position, position: Position, score: Position, memory: PyTree
     ) -> Departure:
         momentum, leapfrogs = memory
-        fresh = self._refresh(noise, momentum)
+        damping = self.damping
+        fresh = noise if damping is None else refresh(momentum, noise, damping.value)
         log_forward = standard_normal_logdensity(fresh)
         if self.num_leapfrogs > 1:
             starts = leapfrogs % self.num_leapfrogs == 0
@@ -98,11 +99,6 @@ class Underdamped(AbstractKernel):
             ends = leapfrogs % self.num_leapfrogs == 0
             log_reverse = jnp.where(ends, log_reverse, 0.0)
         return Arrival((momentum, leapfrogs), log_reverse)
-
-    def _refresh(self, noise: Position, momentum: Position) -> Position:
-        if self.damping is None:
-            return noise
-        return refresh(momentum, noise, self.damping.value)
 
     def _scaled_step_size(self) -> Float[Array, " d"] | Scalar:
         if self.metric is None:
