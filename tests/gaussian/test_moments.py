@@ -171,3 +171,19 @@ def test_a_neck_that_few_draws_are_in_is_straightened():
     white = fitted(points, score).pull(points)
     in_neck = t < np.quantile(t, 0.002)
     assert np.all(np.abs(np.log(white[in_neck, 1:].std(0))) < 0.5)
+
+
+def test_many_dimensions_have_a_funnel_and_a_stretched_axis():
+    rng = np.random.default_rng(0)
+    num_children, stretch = 20, 5.0
+    points, score = funnel(rng, num_children)
+    # Both along the axis and across it, the children keep the parent's scale.
+    axis = np.full(num_children, num_children**-0.5)
+    points[:, 1:] += (stretch - 1) * np.outer(points[:, 1:] @ axis, axis)
+    score[:, 1:] += (1 / stretch - 1) * np.outer(score[:, 1:] @ axis, axis)
+    normal = fitted(points, score, is_dense=False)
+    assert normal.parents == [0]
+    white = normal.pull(points)
+    np.testing.assert_allclose(normal.push(white), points, rtol=1e-6, atol=1e-6)
+    # Four standard errors of a variance of standard normals.
+    np.testing.assert_allclose((white[:, 1:] @ axis).var(), 1.0, atol=4 * (2 / NUMBER) ** 0.5)

@@ -1,6 +1,7 @@
 """Evaluates a model in white coordinates: the one program that is compiled."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -114,7 +115,8 @@ def _group_size(traced: ClosedJaxpr, number: int, size: int) -> int:
 
 def _largest_output(jaxpr: Jaxpr) -> int:
     """Returns the number of elements of the largest array that a program computes."""
-    outputs = [out.aval.size for step in jaxpr.eqns for out in step.outvars]
+    shaped = [out.aval for step in jaxpr.eqns for out in step.outvars]
+    outputs = [math.prod(getattr(output, "shape", ())) for output in shaped]
     inner = [_largest_output(part) for part in subjaxprs(jaxpr)]
     return max([*outputs, *inner], default=0)
 

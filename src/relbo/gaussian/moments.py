@@ -60,8 +60,9 @@ def whitening_of_draws(
         return normal_of_draws(normal, white)
     shift = distance_from_white(white)
     # In many dimensions draws of chains that have hardly moved show parents that are none.
-    is_close = normal.is_dense or shift < MAX_SHIFT
-    parents = choose_parents(standard.draws, standard.score) if is_close else []
+    parents = np.zeros(0, np.int32)
+    if normal.is_dense or shift < MAX_SHIFT:
+        parents = choose_parents(standard.draws, standard.score)
     if len(parents):
         children = standard.with_tails(points, score, parents)
         found = _with_parents(standard.draws, *children, parents, normal.is_dense)
@@ -244,13 +245,13 @@ def _with_parents(
 
     loc = np.zeros(size)
     loc[parents], loc[children] = parent_loc, fit.loc
-    if is_dense:
+    if isinstance(fit.factor, LowRankFactor):
+        factor = _beside_parents(parents, parent_factor, children, fit.factor)
+    else:
         factor = np.zeros((size, size))
         factor[np.ix_(parents, parents)] = parent_factor
         factor[np.ix_(children, parents)] = fit.slopes
         factor[np.ix_(children, children)] = fit.factor
-    else:
-        factor = _beside_parents(parents, parent_factor, children, fit.factor)
     dependence = Dependence.none(size)
     padded = dependence.parents.copy()
     padded[: len(parents)] = parents

@@ -43,9 +43,9 @@ from relbo.sampling.tuning import ChainTuning
 MAX_WINDOW = 32
 """The largest number of iterations after which the warm-up adapts."""
 LENGTH = 1.9
-"""The mean length of a trajectory: more than a quarter of the period of a coordinate with standard
-deviation 1, so that successive draws are on opposite sides of the mean. Per gradient, means gain
-more from this than variances lose."""
+"""The mean length of a trajectory: more than a quarter of the period of a coordinate with
+standard deviation 1, so that successive draws are on opposite sides of the mean. Per gradient,
+means gain more from this than variances lose."""
 JITTER = 0.25
 """The relative jitter of the length, so that coordinates with other periods do not return."""
 LENGTHENING = 1.6

@@ -52,8 +52,8 @@ NARROW_ROUND = 8
 """The length of a run where scales depend on the place, in units of the first: visits to narrow
 places are rare and long."""
 MAX_REJECTED = 0.15
-"""The largest share of rejected steps in a narrow place for which steps are short enough; beyond,
-runs with different steps are compared."""
+"""The largest share of rejected steps in a narrow place for which steps are short enough;
+beyond, runs with different steps are compared."""
 MAX_TRUSTED_REJECTED = 0.3
 """The largest share of rejected steps in a narrow place that is trusted."""
 
