@@ -1,9 +1,10 @@
 """Compares `relbo.infer` with NUTS, NumPyro's guides and BlackJAX's pathfinder.
 
 For each of ten posteriors and each method it prints the seconds from the call to the draws,
-including compilation, by the clock and of the processor, and two errors: the largest, over parameters, of |mean - reference mean|
-/ reference sd and of |log(sd / reference sd)|. Every run is in its own process, in float64,
-without a persistent compilation cache, with at least 4,000 draws; one runs at a time:
+including compilation, by the clock and of the processor, and two errors: the largest, over
+parameters, of |mean - reference mean| / reference sd and of |log(sd / reference sd)|. Every run
+is in its own process, in float64, without a persistent compilation cache, with at least 4,000
+draws; one runs at a time:
 
 - relbo.infer with its defaults;
 - the refined guide of relbo.fit at T = 8, without the chains;
