@@ -34,7 +34,8 @@ class RunState(NamedTuple):
     """Seconds since training or sampling started."""
     values: dict[str, float | int]
     """While a guide is trained: `iteration`, `loss` and `stderr`, the mean loss of the last
-    iterations with its standard error. Otherwise empty."""
+    iterations with its standard error, and later an estimate of `seconds_left`.
+    Otherwise empty."""
 
 
 Callback = Callable[[RunState], Any]

@@ -28,7 +28,12 @@ def trained_log_weights(refinement, is_normal):
     """Trains base and steps together, from the best base, and returns fresh log weights."""
     model = relbo.DiagonalNormal(LOC), refinement
     params, static = eqx.partition(model, eqx.is_inexact_array)
-    optimiser = optax.adam(optax.cosine_decay_schedule(0.02, NUM_ITERATIONS))
+    # Bounded as in `relbo.fit`: without, one gradient through SVGD's determinant may take the
+    # parameters to where a draw in a thousand has a weight of exp(-70).
+    optimiser = optax.chain(
+        optax.clip_by_global_norm(10.0),
+        optax.adam(optax.cosine_decay_schedule(0.02, NUM_ITERATIONS)),
+    )
 
     def objective(params, key, num_draws):
         base, refinement = eqx.combine(params, static)

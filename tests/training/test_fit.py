@@ -33,7 +33,7 @@ import relbo
 from relbo import Starts, Stopping
 from relbo.training import Result
 from relbo.training.data import Call, RowStream, laid_out
-from relbo.training.optimiser import rescaled, scalable
+from relbo.training.optimiser import FlatOptimiser, rescaled, slowed
 from relbo.training.stopping import ChunkLosses, SeedProgress, StoppingRule
 
 
@@ -339,6 +339,14 @@ def test_a_further_fit_compiles_nothing(guide, compilations):
     assert abs(second.final_loss + closed_form(Y + 1.0)[2]) < 0.1
 
 
+@pytest.mark.parametrize("optimiser", [None, optax.adam(0.01)], ids=["default", "given"])
+def test_a_chunk_is_compiled_once(optimiser, compilations):
+    model = lambda: numpyro.sample("z", dist.Normal(0.0, 1.0))
+    relbo.fit(0, model, optimiser=optimiser, num_iterations=300, progress=False)
+    # A name appears twice: lowered, then compiled.
+    assert sum("chunk" in name for name in compilations) == 2
+
+
 def test_each_fit_keeps_its_own_data():
     fits = [fit(REFINED, y, num_iterations=100) for y in (Y, Y + 5.0)]
     again = fit(fits[0].guide, Y + 5.0, num_iterations=100)
@@ -383,11 +391,43 @@ def test_a_time_budget_ends_the_fit():
     began = time.monotonic()
     trained = fit(num_iterations=10**9, stopping=Stopping(seconds=0.0, early=False))
     assert trained.result is Result.OUT_OF_TIME
-    assert trained.num_iterations == 100
-    assert "out of time after 100" in trained.message
+    assert trained.num_iterations < 5
+    assert f"out of time after {trained.num_iterations}" in trained.message
     assert time.monotonic() - began < 60
-    finished = fit(num_iterations=100, stopping=Stopping(seconds=0.0))
+    finished = fit(num_iterations=2, stopping=Stopping(seconds=0.0))
     assert finished.result is Result.FINISHED
+
+
+@pytest.mark.parametrize("batch_size", [None, 5])
+def test_a_time_budget_is_kept_where_iterations_are_slow(batch_size):
+    def slow(y):
+        jax.debug.callback(lambda: time.sleep(0.05))
+        mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
+        with numpyro.plate("rows", 10, subsample_size=len(y)):
+            numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+    def run(seconds):
+        began = time.monotonic()
+        trained = relbo.fit(
+            0,
+            slow,
+            (jnp.arange(10.0),),
+            guide=AutoNormal(slow),
+            loss=Trace_ELBO(),
+            starts=Starts(warm=False),
+            stopping=Stopping(seconds=seconds),
+            batch_size=batch_size,
+            progress=False,
+        )
+        return trained, time.monotonic() - began
+
+    run(0.0)  # sets up NumPyro
+    trained, seconds = run(6.0)
+    # A chunk of 100 iterations would take 5 to 10 s.
+    assert 4.0 < seconds < 6.6
+    assert trained.result in (Result.OUT_OF_TIME, Result.CONVERGED)
+    assert np.all(np.isfinite(trained.losses))
+    assert len(trained.losses) == trained.num_iterations
 
 
 def test_progress_shows_loss_and_speed(caplog):
@@ -483,10 +523,19 @@ def test_infer_trains_a_given_guide():
 
 @pytest.mark.parametrize(("size", "expected"), [(150, 2.0), (1000, 0.4)])
 def test_many_parameters_of_a_warm_base_move_more_slowly(size, expected):
-    optimiser = scalable(optax.sgd(0.1), has_units=True)
-    state = (0, ({"loc": jnp.zeros(size)}, optimiser.init({"loc": jnp.zeros(size)})))
-    units = {"loc": jnp.full(size, 2.0)}
-    _, (_, warm) = rescaled(state, jnp.array(1.0), units, True)
-    _, (_, cold) = rescaled(state, jnp.array(1.0), units, False)
-    np.testing.assert_allclose(warm.units["loc"], expected)
-    np.testing.assert_allclose(cold.units["loc"], 1.0)
+    units = slowed({"loc": jnp.full(size, 2.0)})
+    np.testing.assert_allclose(units["loc"], expected)
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_flat_optimiser_moves_each_parameter_in_its_own_unit(is_new):
+    optimiser = FlatOptimiser(optax.adam(0.1))
+    params = {"loc": jnp.zeros(3), "scale": jnp.ones((2, 2))}
+    gradients = jax.tree.map(jnp.ones_like, params)
+    units = {"loc": jnp.full(3, 2.0), "scale": jnp.full((2, 2), 5.0)}
+    state = optimiser.init(params)
+    state = rescaled(state, jnp.array(0.5), optimiser.vector(units), is_new)
+    moved = optimiser.get_params(optimiser.update(gradients, state, value=0.0))
+    for name, unit in units.items():
+        expected = params[name] - 0.5 * 0.1 * (unit if is_new else 1.0)
+        np.testing.assert_allclose(moved[name], expected, rtol=1e-5)

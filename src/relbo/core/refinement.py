@@ -26,7 +26,7 @@ from relbo.core.coordinates import (
 from relbo.core.default_kernel import DEFAULT_MAX_SCORE, cap_step_size, default_kernel
 from relbo.core.draws import Path, Refined
 from relbo.core.kernels import AbstractKernel
-from relbo.core.loop import RESULTS, Execution, Walk, walk
+from relbo.core.loop import RESULTS, Execution, Walk, walk, with_bounded_gradient
 from relbo.core.parameters import flatten_parameters, longest_schedule, replaced
 from relbo.core.random import KeyLike, as_key
 from relbo.core.validity import Bound, bound, check_pair
@@ -67,9 +67,10 @@ class Refinement(eqx.Module):
             of the score g, in the coordinates of the walk. Where a density narrows sharply a
             leapfrog step is unstable, and a bounded force cannot throw a draw far. Every
             account counts the steps as they are taken and the log density is unchanged, so a
-            bound stays a bound. In whitened coordinates the gradient of a draw that goes back
-            through the steps is bounded, too, by 5 in every coordinate. By default 20 for the
-            default kernel in whitened coordinates and none otherwise; infinity switches it off.
+            bound stays a bound. In whitened coordinates the gradient of a draw is bounded, too:
+            by 10 in every coordinate of its final position, and by 5 where it goes back through
+            the steps. By default 20 for the default kernel in whitened coordinates and none
+            otherwise; infinity switches it off.
 
     Example:
         >>> import jax.numpy as jnp
@@ -300,12 +301,17 @@ class Refinement(eqx.Module):
         )
         walked = self._walk(walk_key, start, there, num_particles)
         _, unravel = flattener(there.base.centre)
+        bounds_gradients = self._bounds_gradients(there.base)
 
         def finish(
             key: PRNGKeyArray, flat: Array, log_q: Scalar
         ) -> tuple[PyTree, Scalar, Scalar]:
             end, log_q = self.account.finish(key, there.base, unravel(flat), log_q)
             position, log_det = there.to_position(end)
+            if bounds_gradients:
+                still = jax.lax.stop_gradient(end)
+                _, pull = jax.vjp(lambda end: there.to_position(end)[0], still)
+                position = with_bounded_gradient(position, pull)
             return position, log_q, log_det
 
         keys = repeat(lambda k: k, finish_key, num_particles)
@@ -349,6 +355,11 @@ class Refinement(eqx.Module):
         numbers, others = eqx.partition(run(still), eqx.is_inexact_array)
         walked = eqx.combine(jax.lax.stop_gradient(numbers), others)
         return walked._replace(position=flat + (walked.position - still))
+
+    def _bounds_gradients(self, base: AbstractBase) -> bool:
+        is_forward_mode = self.execution.forward_mode_differentiation
+        is_capped = self.space == "whitened" and self.score_cap(base) is not None
+        return is_capped and not is_forward_mode
 
     def score_cap(self, base: AbstractBase) -> float | None:
         """Returns the bound c on the score that steps from a base follow, `None` without."""

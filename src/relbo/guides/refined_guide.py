@@ -7,12 +7,12 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, PRNGKeyArray, PyTree, Scalar
 
+from relbo._compiler import quick_filter_jit
 from relbo.core.accounts import ChangeOfVariablesAccount
 from relbo.core.checks import check_instance
 from relbo.core.kernels import AbstractKernel
@@ -63,7 +63,7 @@ class AbstractRefinedGuide(AbstractRefinedProgram):
         if num_steps is not None:
             longer.refinement = self.refinement.extended(num_steps)
         # The arguments are not traced, because a model may branch on their values.
-        draw = eqx.filter_jit(lambda key, params: longer._draw(key, params, number, call))
+        draw = quick_filter_jit(lambda key, params: longer._draw(key, params, number, call))
         try:
             with warnings.catch_warnings():
                 # All local values are drawn, whatever size of minibatch the arguments name.
@@ -229,7 +229,7 @@ def _compiled(function: Callable[[], Any], key: KeyLike, params: dict[str, PyTre
         with substituted(key, params):
             return function()
 
-    return eqx.filter_jit(run)(as_key(key), params)
+    return quick_filter_jit(run)(as_key(key), params)
 
 
 def chosen_refinement(

@@ -266,14 +266,17 @@ class RowStream:
         )
 
     def chunk(self, iteration: int, num_iterations: int) -> tuple:
-        """Returns the minibatches of a chunk and starts to read those of the next."""
+        """Returns the minibatches of an iteration's chunk and starts to read the next."""
         if not self._batch_size:
             return ()
-        for start in (iteration, iteration + CHUNK):
+        # A time budget may have cut the chunk.
+        first = iteration - iteration % CHUNK
+        self._chunks = {start: rows for start, rows in self._chunks.items() if start >= first}
+        for start in (first, first + CHUNK):
             if start < num_iterations and start not in self._chunks:
                 is_x64 = jax.config.jax_enable_x64  # type: ignore[attr-defined]
                 self._chunks[start] = self._thread.submit(self._read, self.rows(start), is_x64)
-        return self._chunks.pop(iteration).result()
+        return self._chunks[first].result()
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)

@@ -12,6 +12,46 @@ from relbo.training.program import Program
 from relbo.training.stopping import CHUNK, Result, StoppingRule, smoothed
 from relbo.training.update import ChunkRecord, Control
 
+NUM_CHUNKS = 25
+"""Number of chunks that a time budget allows at least, so that it is kept."""
+LENGTHS = 5, 10, 20, 25, 50, CHUNK
+
+
+class Pace:
+    """How fast iterations are, from the last parts of a run."""
+
+    def __init__(self) -> None:
+        self._first: list[tuple[int, float]] = []
+        self._parts: list[tuple[int, float]] = []
+
+    @property
+    def is_known(self) -> bool:
+        return bool(self._parts)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of an iteration, with compilation if it is not known without."""
+        number, seconds = map(sum, zip(*(self._parts[-10:] or self._first), strict=True))
+        return max(seconds / number, 1e-9)
+
+    def add(self, number: int, seconds: float) -> None:
+        """Takes in some iterations; the first ones were compiled and do not count."""
+        if self._first:
+            self._parts.append((number, seconds))
+        else:
+            self._first.append((number, seconds))
+
+    def iterations_until(self, deadline: float) -> int:
+        """Returns how many iterations are in time; a few where it is not known."""
+        if not self.is_known:
+            return 3 if self._first else 2
+        return max(int(min(deadline - time.monotonic(), 1e9) / self.seconds), 1)
+
+    def chunk_length(self, deadline: float) -> int:
+        """Returns a number of iterations that leaves time for many chunks."""
+        wanted = self.iterations_until(deadline) / NUM_CHUNKS
+        return max((length for length in LENGTHS if length <= wanted), default=LENGTHS[0])
+
 
 class TrainingLoop:
     """Runs one or more seeds from their start or from a checkpoint.
@@ -42,7 +82,8 @@ class TrainingLoop:
         self.iteration = snapshot.iteration
         self._losses = [snapshot.losses]
         self._checkpoints, self._report = checkpoints, report
-        self._chunk_ends: list[float] = []
+        self._pace, self._has_chunks = Pace(), False
+        self._unseen = np.zeros((len(snapshot.seeds), 0))
         self.is_stopped = False
         """Whether a callback asked to stop."""
 
@@ -65,51 +106,94 @@ class TrainingLoop:
 
     def inputs(self, num_iterations: int) -> tuple:
         """Returns the arguments of the next chunk's compiled function."""
-        # Chunks begin at multiples of their length, wherever a run was interrupted.
-        stop = min(self.iteration + CHUNK, num_iterations)
+        return self._inputs(self._next_stop(num_iterations), num_iterations)
+
+    def _inputs(self, stop: int, num_iterations: int) -> tuple:
         streamed = self.stream.chunk(self.iteration, num_iterations)
         ends = np.int32(self.iteration), np.int32(stop)
         return self.carry, self._control(), *ends, self.arrays, streamed
 
+    def _next_stop(self, num_iterations: int) -> int:
+        # Chunks end at multiples of their length, wherever a run was interrupted.
+        return min(
+            self.iteration - self.iteration % self.rule.chunk_length + self.rule.chunk_length,
+            num_iterations,
+        )
+
     def _turn(self, num_iterations: int, deadline: float) -> bool:
-        began = time.monotonic()
         record = self._advance(num_iterations, deadline)
-        speed = CHUNK / max(time.monotonic() - began, 1e-9)
-        is_late = self.iteration < num_iterations and is_past(self.program.spread, deadline)
+        is_late = self.iteration < num_iterations and self._is_late(deadline)
+        is_whole = self._see_losses(num_iterations, deadline, is_late=is_late)
+        if not is_whole:
+            return False
         # Before the callback, which may raise.
         self._save(num_iterations, is_late)
-        self.is_stopped = bool(self._show(record, num_iterations, speed))
+        self.is_stopped = bool(self._show(record, num_iterations))
         if self.is_stopped and not is_late:
             self._save(num_iterations, True)
         return is_late or self.is_stopped
 
     def _advance(self, num_iterations: int, deadline: float) -> ChunkRecord:
-        inputs = self.inputs(num_iterations)
-        start, stop = int(inputs[2]), int(inputs[3])
+        """Runs a chunk, or a part of it where the time budget says so."""
+        began = time.monotonic()
+        stop = self._next_stop(num_iterations)
+        if self._keeps_time(deadline):
+            stop = min(stop, self.iteration + self._pace.iterations_until(deadline))
+        start, inputs = self.iteration, self._inputs(stop, num_iterations)
         self.carry, record = self.program.chunk(*inputs)
         losses = np.asarray(record.losses)[:, : stop - start]
-        failed_at = np.asarray(self.carry.failed_at)
         self._losses.append(losses)
+        self._unseen = np.concatenate([self._unseen, losses], axis=1)
         self.iteration = stop
-        chunks_left = self._chunks_left(num_iterations, deadline)
-        for seed, row, failed in zip(self.seeds, losses, failed_at, strict=True):
-            if seed.result is None:
-                self.rule.apply(seed, row, int(failed), stop, chunks_left=chunks_left)
+        self._pace.add(stop - start, time.monotonic() - began)
+        if self._keeps_time(deadline) and self._pace.is_known and not self._has_chunks:
+            self.rule.chunk_length = self._pace.chunk_length(deadline)
         return record
+
+    def _see_losses(self, num_iterations: int, deadline: float, *, is_late: bool) -> bool:
+        """Applies the stopping rule to a whole chunk; returns whether there was one."""
+        failed_at = np.asarray(self.carry.failed_at)
+        is_whole = (
+            self.iteration % self.rule.chunk_length == 0
+            or self.iteration == num_iterations
+            # The next part would forget it.
+            or np.any(failed_at >= 0)
+        )
+        for seed in self.seeds:
+            if seed.result is None:
+                # What it asked for has been done.
+                seed.keep = seed.restore = False
+        if not (is_whole or is_late):
+            return False
+        chunks_left = self._chunks_left(num_iterations, deadline)
+        for seed, row, failed in zip(self.seeds, self._unseen, failed_at, strict=True):
+            if seed.result is None:
+                self.rule.apply(seed, row, int(failed), self.iteration, chunks_left=chunks_left)
+        self._unseen, self._has_chunks = self._unseen[:, :0], True
+        return True
+
+    def _keeps_time(self, deadline: float) -> bool:
+        """Returns whether chunks are cut so that the run ends in time.
+
+        Processes would have to agree, and a run that is resumed would have to know.
+        """
+        is_alone = self._checkpoints is None and self.program.spread is None
+        return deadline < np.inf and is_alone
+
+    def _is_late(self, deadline: float) -> bool:
+        """Returns whether no further iteration is in time."""
+        if self._keeps_time(deadline) and self._pace.is_known:
+            deadline -= self._pace.seconds
+        return is_past(self.program.spread, deadline)
 
     def _chunks_left(self, num_iterations: int, deadline: float) -> float:
         """Returns how many chunks the iterations and the time budget allow."""
-        left = float(-(-(num_iterations - self.iteration) // CHUNK))
-        # Processes would have to agree, and a run that is resumed would have to know.
-        if self._checkpoints is not None or self.program.spread is not None:
+        length = self.rule.chunk_length
+        left = float(-(-(num_iterations - self.iteration) // length))
+        if not (self._keeps_time(deadline) and self._pace.is_known):
             return left
-        self._chunk_ends.append(time.monotonic())
-        # The first chunk was compiled.
-        ends = self._chunk_ends[-10:]
-        if deadline == np.inf or len(ends) < 3:
-            return left
-        seconds = (ends[-1] - ends[0]) / (len(ends) - 1)
-        return min(left, max(0.0, deadline - ends[-1]) / seconds)
+        seconds = max(deadline - time.monotonic(), 0.0)
+        return min(left, seconds / (self._pace.seconds * length))
 
     def _control(self) -> Control:
         flags = lambda name: np.array([getattr(seed, name) for seed in self.seeds])
@@ -148,17 +232,21 @@ class TrainingLoop:
         where = self._checkpoints.directory
         return f"start all processes again to continue from the last snapshot in {where}"
 
-    def _show(self, record: ChunkRecord, num_iterations: int, speed: float) -> bool:
-        recent = np.concatenate(self._losses[-self.rule.window :], axis=1)
-        means = [smoothed(row, self.rule.window * CHUNK) for row in recent]
+    def _show(self, record: ChunkRecord, num_iterations: int) -> bool:
+        window = self.rule.patience
+        recent = np.concatenate(self._losses[-window:], axis=1)
+        means = [smoothed(row, window) for row in recent]
         best = int(np.argmin([mean for mean, _ in means]))
         loss, stderr = means[best]
         step_size = float(np.asarray(record.step_size)[best])
         rate = self.rule.rate_words(self.seeds[best])
         rate = f"step size {step_size:.3g}" if np.isfinite(step_size) else rate
-        note = f"loss {loss:.6g} ± {stderr:.2g}, {rate}, {speed:.0f} it/s"
+        note = f"loss {loss:.6g} ± {stderr:.2g}, {rate}, {1.0 / self._pace.seconds:.0f} it/s"
         fraction = self._fraction_done(num_iterations)
         values = {"iteration": self.iteration, "loss": float(loss), "stderr": float(stderr)}
+        if self._pace.is_known:
+            left = self.iteration * (1.0 / fraction - 1.0)
+            values["seconds_left"] = self._pace.seconds * left
         return bool(self._report("fit", fraction, note, **values))
 
     def _fraction_done(self, num_iterations: int) -> float:
@@ -166,5 +254,5 @@ class TrainingLoop:
         if self.iteration >= num_iterations or not self._is_alive():
             return 1.0
         active = [seed for seed in self.seeds if seed.result is None]
-        left = CHUNK * max(self.rule.expected_chunks(seed) for seed in active)
+        left = self.rule.chunk_length * max(self.rule.expected_chunks(seed) for seed in active)
         return self.iteration / min(num_iterations, self.iteration + left)

@@ -6,10 +6,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, PyTree, Scalar
 from numpyro.distributions.util import matrix_to_tril_vec
 from numpyro.infer.autoguide import AutoMultivariateNormal
+from numpyro.optim import _NumPyroOptim, optax_to_numpyro
 
 from relbo.guides.bent_normal import AutoBentNormal
 from relbo.guides.stretched_normal import AutoStretchedNormal
@@ -31,58 +33,81 @@ class ScaledState(NamedTuple):
 
     factor: Scalar
     """The factor of every update."""
-    units: PyTree
-    """The unit in which each parameter moves, or `None` if all are one."""
+    units: Array
+    """The unit in which each parameter moves; one, or a vector for a `FlatOptimiser`."""
     inner: Any
+
+
+class FlatOptimiser(_NumPyroOptim):
+    """Trains one vector with all parameters, in units.
+
+    An update of 0.03 standard deviations is reasonable whether a posterior's standard deviation
+    is 1e4 or 1e-4. The operations of an optimiser, which a program repeats for each array of
+    parameters, compile once.
+
+    Args:
+        inner: an optimiser of optax that treats all parameters alike.
+    """
+
+    _unravel: Callable[[Array], PyTree]
+
+    def __init__(self, inner: optax.GradientTransformation):
+        scaled = optax_to_numpyro(scalable(inner))
+
+        def init(params: PyTree) -> Any:
+            flat, self._unravel = ravel_pytree(params)
+            flat, state = scaled.init_fn(flat)
+            return flat, state._replace(units=jnp.ones_like(flat))
+
+        def update(step: Any, gradients: PyTree, state: Any, value: Any) -> Any:
+            return scaled.update_fn(step, self.vector(gradients), state, value=value)
+
+        functions = init, update, lambda state: self._unravel(state[0])
+        super().__init__(lambda: functions, update_with_value=True)
+
+    def vector(self, tree: PyTree) -> Float[Array, " n"]:
+        """Returns the vector of a pytree in the structure of the parameters."""
+        return ravel_pytree(tree)[0]
 
 
 def default_optimiser() -> optax.GradientTransformation:
     return optax.chain(optax.clip_by_global_norm(MAX_NORM), optax.adam(RATE))
 
 
-def scalable(
-    inner: optax.GradientTransformation, *, has_units: bool
-) -> optax.GradientTransformationExtraArgs:
-    """Wraps an optimiser so that its updates can be scaled while it runs.
-
-    With units it works on the parameters divided by them: an update of 0.03 standard deviations
-    is reasonable whether a posterior's standard deviation is 1e4 or 1e-4.
-    """
+def scalable(inner: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
+    """Wraps an optimiser so that its updates can be scaled while it runs."""
     inner = optax.with_extra_args_support(inner)
 
     def init(params: PyTree) -> ScaledState:
-        units = jax.tree.map(jnp.ones_like, params) if has_units else None
-        return ScaledState(jnp.ones(()), units, inner.init(params))
+        return ScaledState(jnp.ones(()), jnp.ones(()), inner.init(params))
 
     def update(
         updates: PyTree, state: Any, params: PyTree = None, **extra: Any
     ) -> tuple[PyTree, Any]:
-        updates, after = inner.update(
-            _times(updates, state.units), state.inner, params, **extra
-        )
-        updates = _times(updates, state.units)
-        updates = jax.tree.map(lambda u: u * state.factor.astype(u.dtype), updates)
-        return updates, state._replace(inner=after)
+        times = lambda tree, x: jax.tree.map(lambda u: u * x.astype(u.dtype), tree)
+        updates, after = inner.update(times(updates, state.units), state.inner, params, **extra)
+        return times(updates, state.factor * state.units), state._replace(inner=after)
 
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def _times(updates: PyTree, units: PyTree) -> PyTree:
-    return updates if units is None else jax.tree.map(jnp.multiply, updates, units)
-
-
 def rescaled(
-    optim_state: Any, factor: Scalar, units: dict[str, Array], has_new_units: Any
+    optim_state: Any, factor: Scalar, units: Float[Array, " n"] | None, has_new_units: Any
 ) -> Any:
     """Returns NumPyro's state of a scalable optimiser with another factor and other units."""
     count, (params, scaled) = optim_state
-    number = sum(unit.size for unit in units.values())
-    slowed = min(1.0, MAX_AT_FULL_RATE / max(number, 1))
-    for name, unit in units.items():
-        unit = jnp.where(has_new_units, slowed * unit, scaled.units[name])
-        scaled = scaled._replace(units={**scaled.units, name: unit})
+    if units is not None:
+        units = jnp.where(has_new_units, units, scaled.units).astype(scaled.units.dtype)
+        scaled = scaled._replace(units=units)
     factor = factor.astype(scaled.factor.dtype)
     return count, (params, scaled._replace(factor=factor))
+
+
+def slowed(units: dict[str, Array]) -> dict[str, Array]:
+    """Returns smaller units where they are those of many parameters."""
+    number = sum(unit.size for unit in units.values())
+    share = min(1.0, MAX_AT_FULL_RATE / max(number, 1))
+    return {name: share * unit for name, unit in units.items()}
 
 
 def units_for(guide: Any) -> Units | None:

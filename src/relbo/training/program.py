@@ -17,6 +17,7 @@ from numpyro.infer import SVI
 from numpyro.infer.autoguide import AutoGuide
 from numpyro.infer.svi import SVIState
 
+from relbo._compiler import quick_compilation
 from relbo._devices import Spread
 from relbo.core.parameters import is_traced
 from relbo.guides.auto_refined import AutoRefined
@@ -24,7 +25,12 @@ from relbo.problem.call import ByIdentity
 from relbo.problem.traces import NEEDS_VALUES, Model, initial_run, latent_names
 from relbo.training.data import TrainingData
 from relbo.training.guide_copy import as_new, forget, freezes_data
-from relbo.training.optimiser import default_optimiser, scalable, units_for
+from relbo.training.optimiser import (
+    FlatOptimiser,
+    default_optimiser,
+    scalable,
+    units_for,
+)
 from relbo.training.update import (
     Carry,
     Control,
@@ -36,9 +42,6 @@ from relbo.training.update import (
 
 MAX_PROGRAMS = 8
 """Number of programs that are kept."""
-
-COMPILER_OPTIONS = {"xla_backend_optimization_level": 1}
-"""On a CPU this compiles a fifth faster, and what is compiled is as fast."""
 
 _programs: OrderedDict[Any, "Program"] = OrderedDict()
 
@@ -78,22 +81,23 @@ class Program:
         # A guide that chooses its base does so here, and the units are those of the base.
         self._set_up_guide(data)
         units = units_for(guide) if optimiser is None else None
-        optimiser = default_optimiser() if optimiser is None else optimiser
-        self.is_scalable = isinstance(optimiser, optax.GradientTransformation)
-        if self.is_scalable:
-            optimiser = scalable(optimiser, has_units=units is not None)
+        self.is_scalable = self.is_default_optimiser or isinstance(
+            optimiser, optax.GradientTransformation
+        )
+        if optimiser is None:
+            optimiser = FlatOptimiser(default_optimiser())
+        elif self.is_scalable:
+            optimiser = scalable(optimiser)
         svi = SVI(model, guide, optimiser, loss)
         self.updates = Updates(svi, data.layout, units, self.is_scalable, spread)
         self.is_reusable = not freezes_data(guide)
-        self._initial = jax.jit(self._over_seeds(self._initial_values, (0, None)))
-        self.begin = jax.jit(self._over_seeds(self.updates.begin, (0, 0)))
+        compiled = functools.partial(jax.jit, compiler_options=quick_compilation())
+        self._initial = compiled(self._over_seeds(self._initial_values, (0, None)))
+        self.begin = compiled(self._over_seeds(self.updates.begin, (0, 0)))
         # The state is whole on every device, which the compiler might not choose by itself.
         whole = None if spread is None else spread.everywhere
-        options = COMPILER_OPTIONS if jax.default_backend() == "cpu" else None
-        self.chunk = jax.jit(
-            self._chunks(self.updates), out_shardings=whole, compiler_options=options
-        )
-        self.params = jax.jit(self._over_seeds(self.updates.params, (0, 0)))
+        self.chunk = compiled(self._chunks(self.updates), out_shardings=whole)
+        self.params = compiled(self._over_seeds(self.updates.params, (0, 0)))
 
     def initial(self, keys: Key[Array, " s"], first: tuple) -> InitialValues:
         """Draws initial values of all parameters, as if the guide had never been used."""

@@ -9,7 +9,7 @@ from jaxtyping import Float, PyTree
 
 from relbo.training.checkpoints import Snapshot
 from relbo.training.program import Program
-from relbo.training.stopping import CHUNK, Result, SeedProgress, StoppingRule, smoothed
+from relbo.training.stopping import Result, SeedProgress, StoppingRule, smoothed
 
 _HUGE, _TINY, _AT_CAP = 1e6, 1e-8, 0.98
 _BACK_OFF = 'stopping=Stopping(on_failure="back off")'
@@ -139,8 +139,8 @@ def _end_of(
     number = iteration if seed.ended_at is None else seed.ended_at
     if seed.restore:
         # Its parameters are those of its best chunk, and so is its loss.
-        return _SeedEnd(result, seed.best, seed.best_sd / CHUNK**0.5, number)
-    return _SeedEnd(result, *smoothed(losses[:number], rule.window * CHUNK), number)
+        return _SeedEnd(result, seed.best, seed.best_sd / rule.chunk_length**0.5, number)
+    return _SeedEnd(result, *smoothed(losses[:number], rule.patience), number)
 
 
 def _message(seed: SeedProgress, end: _SeedEnd) -> str:

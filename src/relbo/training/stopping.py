@@ -42,9 +42,10 @@ class Stopping:
             the last window is no lower than over the one before; after a warm start, if it is
             lower by less than two standard errors. The default is 300 after a warm start and
             1000 otherwise.
-        seconds: time budget; the fit stops at the end of the first chunk of 100 iterations that
-            exceeds it. With checkpoints the warm start is not cut short, so that a resumed run
-            equals one without a time budget.
+        seconds: time budget. It is kept to within an iteration once the program is compiled.
+            With checkpoints or several devices the fit stops at the end of the first chunk of
+            100 iterations that exceeds it; with checkpoints the warm start is not cut short, so
+            that a resumed run equals one without a time budget.
         on_failure: what to do about a NaN or a divergence: `"stop"` with the last good state,
             or `"back off"`: halve the learning rate and continue from the best state. By
             default the default optimiser backs off once it has made progress, and others stop.
@@ -144,8 +145,8 @@ class StoppingRule:
         self, stopping: Stopping, *, is_default_optimiser: bool, is_warm: bool = False
     ):
         self.is_default_optimiser = is_default_optimiser
-        patience = stopping.patience or (WARM_PATIENCE if is_warm else COLD_PATIENCE)
-        self.window = max(1, -(-patience // CHUNK))
+        self.patience = stopping.patience or (WARM_PATIENCE if is_warm else COLD_PATIENCE)
+        self.chunk_length = CHUNK
         self._stops_early = stopping.early
         # With a fixed number of iterations a longer run must begin like a shorter one.
         self._ends_cool = is_default_optimiser and stopping.early
@@ -155,6 +156,11 @@ class StoppingRule:
         self._min_gain = 2.0 if is_warm else 0.0
         self._cooling_ratio = 3 if is_warm else 2
         self._takes_back_rises = is_warm and (self._backs_off or self._backs_off_later)
+
+    @property
+    def window(self) -> int:
+        """The number of chunks in each of the two windows that are compared."""
+        return -(-self.patience // self.chunk_length)
 
     def factor(self, seed: SeedProgress) -> float:
         """Returns the factor of the optimiser's updates."""

@@ -17,7 +17,7 @@ from relbo._devices import Spread
 from relbo.guides.losses import RefinedELBO
 from relbo.guides.refined_guide import AbstractRefinedGuide
 from relbo.training.data import DataLayout, minibatch
-from relbo.training.optimiser import Units, rescaled
+from relbo.training.optimiser import Units, rescaled, slowed
 from relbo.training.stopping import CHUNK
 
 NUM_DRAWS = 16
@@ -77,7 +77,7 @@ class Updates(NamedTuple):
     svi: SVI
     layout: DataLayout
     units: Units | None
-    """The units of a normal base under the default optimiser."""
+    """The units of a normal base; the optimiser is then a `FlatOptimiser`."""
     is_scalable: bool
     """Whether the optimiser's updates can be scaled."""
     spread: Spread | None
@@ -93,7 +93,10 @@ class Updates(NamedTuple):
         params = {**initial.params, **unconstrained}
         params = jax.tree.map(lambda p, like: p.astype(like.dtype), params, initial.params)
         state = SVIState(self.svi.optim.init(params), initial.mutable, initial.key)
-        return Carry(state, _learned(state), jnp.array(-1), jnp.array(0))
+        # Weak types would be strong after the first chunk, and the second be compiled again.
+        state = jax.tree.map(lambda x: jnp.asarray(x, x.dtype), state)
+        none, zero = jnp.full((), -1, int), jnp.zeros((), int)
+        return Carry(state, _learned(state), none, zero)
 
     def chunk(
         self,
@@ -107,16 +110,14 @@ class Updates(NamedTuple):
         """Runs the iterations from `start` to `stop`, at most `CHUNK` of them."""
         carry = self._controlled(carry, control)
 
-        def turn(carry: Carry, iteration: Scalar) -> tuple[Carry, Scalar]:
-            # A condition rather than a shorter loop, which would be another program.
-            return jax.lax.cond(
-                iteration < stop,
-                lambda carry: self._update(carry, control, iteration, arrays, streamed),
-                lambda carry: (carry, jnp.full((), jnp.nan)),
-                carry,
-            )
+        def turn(iteration: Scalar, so_far: tuple[Carry, Array]) -> tuple[Carry, Array]:
+            carry, losses = so_far
+            carry, loss = self._update(carry, control, iteration, arrays, streamed)
+            return carry, losses.at[iteration - start].set(loss)
 
-        carry, losses = jax.lax.scan(turn, carry, start + jnp.arange(CHUNK))
+        losses = jnp.full(CHUNK, jnp.nan, jnp.result_type(float))
+        # A loop of any length is one program, and a condition around its body is larger.
+        carry, losses = jax.lax.fori_loop(start, stop, turn, (carry, losses))
         return carry, ChunkRecord(losses, self._step_size(carry.svi))
 
     def params(self, carry: Carry, restore: Bool[Any, ""]) -> tuple[dict[str, PyTree], Any]:
@@ -129,7 +130,7 @@ class Updates(NamedTuple):
         good = choose(control.keep, now, carry.good)
         optim_state, mutable = choose(control.restore, good, now)
         if self.is_scalable:
-            units = {} if self.units is None else self.units(self._constrained(optim_state))
+            units = self._unit_vector(optim_state)
             optim_state = rescaled(optim_state, control.factor, units, control.is_whitened)
         return carry._replace(
             svi=SVIState(optim_state, mutable, carry.svi.rng_key),
@@ -137,6 +138,14 @@ class Updates(NamedTuple):
             failed_at=jnp.where(control.is_active, -1, carry.failed_at),
             num_infinite=jnp.where(carry.failed_at >= 0, 0, carry.num_infinite),
         )
+
+    def _unit_vector(self, optim_state: Any) -> Float[Array, " n"] | None:
+        if self.units is None:
+            return None
+        units = slowed(self.units(self._constrained(optim_state)))
+        ones = jax.tree.map(jnp.ones_like, self.svi.optim.get_params(optim_state))
+        optimiser: Any = self.svi.optim
+        return optimiser.vector({**ones, **units})
 
     def _update(
         self, carry: Carry, control: Control, iteration: Scalar, arrays: tuple, streamed: tuple
