@@ -115,7 +115,7 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _in_a_process(args: Any, name: str, method: str) -> dict[str, float]:
-    failed = dict.fromkeys(("seconds", "cpu"), float("nan"))
+    failed: dict[str, float] = dict.fromkeys(("seconds", "cpu"), float("nan"))
     failed |= dict.fromkeys(("mean", "sd"), float("inf"))
     environment = {**os.environ, "JAX_ENABLE_X64": "1", "JAX_ENABLE_COMPILATION_CACHE": "0"}
     best = failed

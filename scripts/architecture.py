@@ -16,7 +16,7 @@ SOURCE = ROOT / "src" / "relbo"
 PAGE = ROOT / "docs" / "architecture.md"
 PICTURE = ROOT / "docs" / "architecture.svg"
 BEGIN, END = "<!-- arrows -->", "<!-- end -->"
-UTILITIES = {"_compilation_cache", "_devices", "_progress", "data", "distributed"}
+UTILITIES = {"_compilation_cache", "_compiler", "_devices", "_progress", "data", "distributed"}
 """Rooms that any other may import; their arrows would only clutter the picture."""
 
 Arrows = dict[str, set[str]]

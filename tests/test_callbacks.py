@@ -12,7 +12,7 @@ def test_fit_reports_losses_and_stops():
     assert trained.result == "stopped"
     assert trained.num_iterations == 300
     assert "stopped by the callback after 300 iterations" in trained.message
-    assert {"iteration", "loss", "stderr"} == recorder.states[-1].values.keys()
+    assert {"iteration", "loss", "stderr", "seconds_left"} == recorder.states[-1].values.keys()
     shown = trained._repr_html_()
     assert "stopped" in shown
     assert "AutoRefined(model, base=AutoBentNormal" in shown

@@ -26,6 +26,11 @@ MIN_LOG_RATIO = 1.0
 CONVERGED = 0.4
 """A fit whose steps are shorter, in standard deviations, has converged."""
 
+WINDOW, MAX_WINDOWS, MIN_RISE = 12, 20, 0.2
+"""The fit continues while the mean ELBO of this number of steps rises by this many nats."""
+RATE = 0.5
+"""How far such a step goes; whole steps are noisier and are taken back more often."""
+
 Report = Callable[[str, float], None]
 """Takes the name of a phase and the fraction of it that is done."""
 
@@ -204,6 +209,34 @@ def fit_step(
         return fit._replace(normal=fit.before, trust=max(fit.trust / 4, 1e-3), shift=np.inf)
     moved, shift = _natural_step(fit.normal, here, rate, fit.trust)
     return FitState(moved, fit.normal, elbo, min(2 * fit.trust, 1e5), shift)
+
+
+def continued_fit(
+    rng: np.random.Generator,
+    evaluate: Evaluate,
+    batch_size: int,
+    normal: WhiteningNormal,
+    *,
+    is_late: Callable[[], bool] = lambda: False,
+) -> WhiteningNormal:
+    """Continues a natural-gradient fit for as long as the ELBO rises.
+
+    Along a ridge its steps are short, and the fit would end, long before its top.
+    """
+    number = points_per_step(batch_size, len(normal.loc))
+    fit, before = FitState(normal, normal), -np.inf
+    for _ in range(MAX_WINDOWS):
+        elbos = []
+        for _ in range(WINDOW):
+            fit = fit_step(rng, evaluate, number, fit, RATE)
+            elbos.append(fit.elbo)
+        now = float(np.mean(elbos))
+        if not now > before + MIN_RISE or is_late():
+            break
+        before = now
+    for rate in np.geomspace(0.5, 0.1, WINDOW):
+        fit = fit_step(rng, evaluate, number, fit, float(rate))
+    return fit.before
 
 
 def _elbo(normal: WhiteningNormal, here: WhiteEvaluation) -> tuple[float, float]:

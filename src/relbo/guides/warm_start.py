@@ -17,13 +17,12 @@ from numpyro.infer.autoguide import (
 
 from relbo.gaussian import (
     Evaluate,
-    FitState,
     LowRankFactor,
     NormalFitter,
     Report,
     WhiteningNormal,
     compiled_evaluate,
-    fit_step,
+    continued_fit,
     points_per_step,
     stretched_normal,
 )
@@ -39,10 +38,6 @@ from relbo.problem.traces import Model, has_local_sites, initial_run
 NUM_POINTS = 64
 NUM_DRAWS = 1024
 """Draws in which it is looked for coordinates that others depend on."""
-WINDOW, MAX_WINDOWS, MIN_RISE = 12, 20, 0.2
-"""The fit continues while the mean ELBO of this number of steps rises by this many nats."""
-RATE = 0.5
-"""How far such a step goes; whole steps are noisier and are taken back more often."""
 KINDS = (
     AutoBentNormal,
     AutoDiagonalNormal,
@@ -121,7 +116,7 @@ def warm_params(
         if isinstance(base, AutoStretchedNormal):
             normal = stretched_normal(rng, evaluate, NUM_POINTS, normal, is_late=is_late)
         else:
-            normal = continued(rng, evaluate, normal, is_late=is_late)
+            normal = continued_fit(rng, evaluate, NUM_POINTS, normal, is_late=is_late)
     except (ValueError, np.linalg.LinAlgError):
         return None
     if not all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(normal)):
@@ -133,33 +128,6 @@ def warm_params(
     place = np.argsort(np.argsort(positions)[order])
     values = _parameters(base, problem, normal.reordered(order))
     return {**values, f"{base.prefix}_place": jnp.asarray(place, jnp.result_type(float))}
-
-
-def continued(
-    rng: np.random.Generator,
-    evaluate: Evaluate,
-    normal: WhiteningNormal,
-    *,
-    is_late: Callable[[], bool] = lambda: False,
-) -> WhiteningNormal:
-    """Continues a natural-gradient fit for as long as the ELBO rises.
-
-    Along a ridge its steps are short, and the fit would end, long before its top.
-    """
-    number = points_per_step(NUM_POINTS, len(normal.loc))
-    fit, before = FitState(normal, normal), -np.inf
-    for _ in range(MAX_WINDOWS):
-        elbos = []
-        for _ in range(WINDOW):
-            fit = fit_step(rng, evaluate, number, fit, RATE)
-            elbos.append(fit.elbo)
-        now = float(np.mean(elbos))
-        if not now > before + MIN_RISE or is_late():
-            break
-        before = now
-    for rate in np.geomspace(0.5, 0.1, WINDOW):
-        fit = fit_step(rng, evaluate, number, fit, float(rate))
-    return fit.before
 
 
 def parents_first(

@@ -5,11 +5,10 @@ import numpy as np
 from jax.scipy.stats import norm
 
 from relbo import model_from_logdensity
-from relbo.gaussian import compiled_evaluate, narrow_normal
-from relbo.guides.warm_start import NUM_POINTS, continued
+from relbo.gaussian import compiled_evaluate, continued_fit, narrow_normal
 from relbo.problem import read
 
-NUM_EFFECTS = 20
+NUM_EFFECTS, NUM_POINTS = 20, 64
 OBSERVED = 0.5 * np.random.default_rng(0).standard_normal(NUM_EFFECTS)
 
 
@@ -40,7 +39,7 @@ def test_a_fit_is_continued_to_the_top_of_a_ridge():
     evaluate, elbos = evaluation(effects, NUM_EFFECTS + 1), []
     for log_precision in (5.0, 2.0):
         start = narrow_normal(np.concatenate([[log_precision], np.zeros(NUM_EFFECTS)]))
-        end = continued(np.random.default_rng(0), evaluate, start)
+        end = continued_fit(np.random.default_rng(0), evaluate, NUM_POINTS, start)
         elbos.append(elbo(evaluate, end))
     np.testing.assert_allclose(elbos[0], elbos[1], atol=0.05)
 
@@ -52,7 +51,9 @@ def test_a_continued_fit_ends_where_nothing_can_be_gained():
         calls.append(args)
         return evaluate(*args)
 
-    end = continued(np.random.default_rng(0), counted, narrow_normal(np.zeros(2)))
+    end = continued_fit(
+        np.random.default_rng(0), counted, NUM_POINTS, narrow_normal(np.zeros(2))
+    )
     np.testing.assert_allclose(end.loc, 3.0, atol=0.01)
     np.testing.assert_allclose(elbo(evaluate, end), 0.0, atol=0.01)
     assert len(calls) < 80
@@ -66,5 +67,5 @@ def test_a_continued_fit_keeps_its_time():
         return evaluate(*args)
 
     start = narrow_normal(np.full(NUM_EFFECTS + 1, 3.0))
-    continued(np.random.default_rng(0), counted, start, is_late=lambda: True)
+    continued_fit(np.random.default_rng(0), counted, NUM_POINTS, start, is_late=lambda: True)
     assert len(calls) < 30
