@@ -20,6 +20,7 @@ from relbo.gaussian.fitting import FitState as FitState
 from relbo.gaussian.fitting import NormalFitter as NormalFitter
 from relbo.gaussian.fitting import Report as Report
 from relbo.gaussian.fitting import continued_fit as continued_fit
+from relbo.gaussian.fitting import fit_step as fit_step
 from relbo.gaussian.fitting import is_apart as is_apart
 from relbo.gaussian.fitting import narrow_normal as narrow_normal
 from relbo.gaussian.fitting import points_per_step as points_per_step
