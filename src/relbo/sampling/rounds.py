@@ -44,7 +44,7 @@ MIN_LENGTH = 16
 """Iterations of each chain, whatever number of draws is asked for."""
 MIN_EVIDENCE_DRAWS = 640
 """Annealed draws that weigh a mode."""
-MIN_SHARE = 0.7
+MIN_SHARE = 0.5
 """Effective draws of the slowest coordinate and of its square, as a share of the draws."""
 MAX_ROUNDS = 8
 """Attempts to get good draws."""
