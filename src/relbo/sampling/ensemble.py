@@ -236,8 +236,6 @@ class Ensemble:
         self.normal, shift = whitening_of_draws(
             self.normal, *(part.reshape(-1, self.problem.size) for part in visited[:2])
         )
-        # Adapted from above: long steps are cheap to try, short ones are not.
-        self._log_step = max(self._log_step, _first_log_step(self.problem.size))
         self._begin(self.normal.pull(points))
         draws = visited.draws.reshape(-1, self.problem.size)
         self.has_narrow_places = self.normal.has_narrow_places(draws)
