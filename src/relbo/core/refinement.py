@@ -26,7 +26,7 @@ from relbo.core.coordinates import (
 from relbo.core.default_kernel import DEFAULT_MAX_SCORE, cap_step_size, default_kernel
 from relbo.core.draws import Path, Refined
 from relbo.core.kernels import AbstractKernel
-from relbo.core.loop import RESULTS, Execution, Walk, walk, with_bounded_gradient
+from relbo.core.loop import RESULTS, Execution, Walk, walk
 from relbo.core.parameters import flatten_parameters, longest_schedule, replaced
 from relbo.core.random import KeyLike, as_key
 from relbo.core.validity import Bound, bound, check_pair
@@ -308,10 +308,6 @@ class Refinement(eqx.Module):
         ) -> tuple[PyTree, Scalar, Scalar]:
             end, log_q = self.account.finish(key, there.base, unravel(flat), log_q)
             position, log_det = there.to_position(end)
-            if bounds_gradients:
-                still = jax.lax.stop_gradient(end)
-                _, pull = jax.vjp(lambda end: there.to_position(end)[0], still)
-                position = with_bounded_gradient(position, pull)
             return position, log_q, log_det
 
         keys = repeat(lambda k: k, finish_key, num_particles)
