@@ -1,7 +1,5 @@
 """Refinement: its options, errors, numbers of draws and longer walks."""
 
-import math
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp

@@ -301,7 +301,6 @@ class Refinement(eqx.Module):
         )
         walked = self._walk(walk_key, start, there, num_particles)
         _, unravel = flattener(there.base.centre)
-        bounds_gradients = self._bounds_gradients(there.base)
 
         def finish(
             key: PRNGKeyArray, flat: Array, log_q: Scalar
