@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import equinox as eqx
 import jax
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 MAX_GRADIENT = 5.0
 """The largest gradient of a draw in a coordinate of a walk with bounded scores."""
-MAX_FINAL_GRADIENT = 10.0
-"""The largest gradient of a draw in a coordinate of its final position, in the same walks."""
 
 
 class RESULTS(eqx.Enumeration):
@@ -225,28 +223,6 @@ _bounded_gradient.defvjp(
     lambda value: (value, None),
     lambda _, slope: (jnp.clip(slope, -MAX_GRADIENT, MAX_GRADIENT),),
 )
-
-
-@jax.custom_vjp
-def with_bounded_gradient(position: PyTree, pull: Callable) -> PyTree:
-    """Returns the final position; the gradient that reaches it is bounded for each draw.
-
-    Args:
-        position: where a draw ends.
-        pull: pulls a gradient back to the coordinates of the walk, where it is bounded. The
-            rare draw with a huge gradient is scaled, so that its direction stays.
-    """
-    return position
-
-
-def _scaled_gradient(pull: Callable, slope: PyTree) -> tuple[PyTree, Any]:
-    sizes = [jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(pull(slope))]
-    scale = jnp.minimum(1.0, MAX_FINAL_GRADIENT / jnp.max(jnp.stack(sizes)))
-    scale = jnp.where(jnp.isfinite(scale), scale, 1.0)
-    return jax.tree.map(lambda s: scale * s, slope), jax.tree.map(jnp.zeros_like, pull)
-
-
-with_bounded_gradient.defvjp(lambda position, pull: (position, pull), _scaled_gradient)
 
 
 def _with_bounded_gradients(carry: _Carry) -> _Carry:

@@ -351,11 +351,6 @@ class Refinement(eqx.Module):
         walked = eqx.combine(jax.lax.stop_gradient(numbers), others)
         return walked._replace(position=flat + (walked.position - still))
 
-    def _bounds_gradients(self, base: AbstractBase) -> bool:
-        is_forward_mode = self.execution.forward_mode_differentiation
-        is_capped = self.space == "whitened" and self.score_cap(base) is not None
-        return is_capped and not is_forward_mode
-
     def score_cap(self, base: AbstractBase) -> float | None:
         """Returns the bound c on the score that steps from a base follow, `None` without."""
         if self.max_score is not None:
